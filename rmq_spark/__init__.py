@@ -65,6 +65,9 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
     needs. The session becomes the active session of the calling thread, which a write needs: call `register`
     in each thread that writes.
 
+    Stores on S3 are reached as the settings `spark.hadoop.fs.s3a.…` say that the session has now: set them
+    before.
+
     Example::
 
         rmq_spark.register(spark)
@@ -72,6 +75,7 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
     """
     from rmq_spark.spark.compat import register_format
     from rmq_spark.spark.data_source import RmqLogDataSource
+    from rmq_spark.spark.session_settings import with_settings
     from rmq_spark.spark.worker_python import warn_of_worker_python
 
     source: type[DataSource] = RmqLogDataSource
@@ -79,7 +83,7 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
         from rmq_spark.spark.by_value import carried_data_source
 
         source = carried_data_source(RmqLogDataSource.name())
-    register_format(spark, source, by_value=by_value)
+    register_format(spark, with_settings(source, spark), by_value=by_value)
     warn_of_worker_python(spark, by_value=by_value)
     # Spark looks up the format of a write in the active session of the JVM's thread, and a new thread has
     # none. createDataFrame is the only public function that sets the active session.

@@ -28,7 +28,8 @@ _CREDENTIAL = re.compile(
 )
 
 
-def _endpoint(given: Given) -> str:
+def parse_endpoint(given: Given) -> str:
+    """The address of a service. Raises OptionError, which does not show the text, for any other text."""
     if not _ENDPOINT.fullmatch(given.text.strip()):
         raise given.error(
             "the address of a service, without a user and a query", "another text",
@@ -48,7 +49,7 @@ ACCESS_OPTIONS = (
     Option(
         "fs.endpoint",
         "text",
-        _endpoint,
+        parse_endpoint,
         "The service that has the API of S3 or Azure: `https://storage.example.com:9000`.",
         otherwise="`AWS_ENDPOINT_URL`, else the platform's own service",
     ),
@@ -135,7 +136,8 @@ def refuse_credential(name: str) -> None:
             f"{name}: credentials are no option, because options are in plans, logs and pages of Spark; give "
             "them to the driver and the executors in the way of the platform: the environment "
             "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AZURE_STORAGE_ACCOUNT_KEY, "
-            "GOOGLE_APPLICATION_CREDENTIALS), or the role of the machine or pod"
+            "GOOGLE_APPLICATION_CREDENTIALS), or the role of the machine or pod; for S3 also as settings "
+            "spark.hadoop.fs.s3a.access.key and secret.key of the session, before rmq_spark.register(spark)"
         )
 
 

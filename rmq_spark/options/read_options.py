@@ -8,9 +8,10 @@ is an OptionError with the nearest valid answer.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ from rmq_spark.options.option import (
 from store_format.errors import OptionError
 from store_format.files import paths
 from store_format.files.client import Access
+from store_format.files.source import place_of
 from store_format.message.columns import BODY_SIZE_MAX
 from store_format.names import did_you_mean
 from store_format.read.choice import MessageChoice
@@ -54,6 +56,7 @@ from store_format.survey.fates import Unfiled
 
 if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
+    from rmq_spark.options.s3a_options import Setting
 
 QUEUE, WHOLE_QUEUE, COMMITLOG = "queue", "wholeQueue", "commitlog"  # values of splitBy
 
@@ -456,6 +459,20 @@ class ReadOptions:
     pop: PopOptions | None
     subscription: str  # topics and expression, as the members of a group compare them
     effective: tuple[tuple[str, str], ...]
+    session: Setting | None = field(default=None, repr=False, compare=False)  # of Spark, for S3
+
+    def access_to(self, place: str) -> Access:
+        """How the bucket of a path is reached: by the `fs.…` options, then by the settings of the session.
+
+        Raises OptionError for settings that cannot be honoured.
+        """
+        if self.session is None or not place.startswith("s3://"):
+            return self.access
+        from rmq_spark.options.s3a_options import access_by_session  # few sessions have such settings
+
+        # not all of the environment: Spark can show the local names of a call that fails
+        has_keys = "AWS_ACCESS_KEY_ID" in os.environ
+        return access_by_session(self.access, self.session, place_of(place), has_keys=has_keys)
 
     @property
     def permissive(self) -> bool:

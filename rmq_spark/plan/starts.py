@@ -84,7 +84,7 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
 def reach_stores(options: ReadOptions) -> None:
     """Reaches object storage as the options say, in this process of Spark, which has no other open store."""
     for place in filter(paths.is_remote, (*options.paths, *options.commit_log_paths)):
-        reach(place, options.access, anew=True)
+        reach(place, options.access_to(place), anew=True)
 
 
 def _roots(path: str, options: ReadOptions, refused: Refused) -> list[str]:

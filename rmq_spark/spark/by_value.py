@@ -48,6 +48,8 @@ def carried_data_source(name: str) -> type[DataSource]:
     carried = _make_carried(install)
 
     class CarriedDataSource(DataSource):
+        session: dict[str, str] | None = None
+
         @classmethod
         def name(cls) -> str:
             return name
@@ -56,7 +58,9 @@ def carried_data_source(name: str) -> type[DataSource]:
             install()
             from rmq_spark.spark.data_source import RmqLogDataSource
 
-            return RmqLogDataSource(self.options)
+            real = RmqLogDataSource(self.options)
+            real.session = self.session
+            return real
 
         def schema(self) -> StructType | str:
             return self._real().schema()

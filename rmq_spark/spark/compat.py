@@ -124,4 +124,12 @@ def register_format(spark: SparkSession, source: type[DataSource], *, by_value: 
                 "replace it; leave out by_value if every worker has rmq-spark, else uninstall rmq-spark from "
                 "that Python (PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON), or use Spark 4.1 or newer"
             ) from error
-        logging.getLogger("rmq_spark").debug("Spark has found the format %s by itself", source.name())
+        log = logging.getLogger("rmq_spark")
+        log.debug("Spark has found the format %s by itself", source.name())
+        if getattr(source, "session", None):
+            log.warning(
+                "Spark %s found %s by itself and cannot replace it: the settings spark.hadoop.fs.s3a.* of "
+                "the session do not count. Use the options fs.* and the platform's credentials, or Spark 4.1",
+                __version__,
+                source.name(),
+            )

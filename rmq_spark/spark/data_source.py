@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
@@ -21,6 +22,7 @@ from rmq_spark.options.read_options import (
     CHOICES,
     OPTIONS,
     PRECEDENCE,
+    ReadOptions,
     is_catalog,
     parse_read_options,
     user_options,
@@ -54,6 +56,8 @@ class RmqLogDataSource(DataSource):
     `rmq_spark.plan.output_fields`.
     """
 
+    session: Mapping[str, str] | None = None  # settings of Spark that `register` adds
+
     @classmethod
     def name(cls) -> str:
         return "rmqlog"
@@ -73,7 +77,7 @@ class RmqLogDataSource(DataSource):
 
     @short_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_read_options(recall_options(schema, _option_dict(self.options)))
+        options = self._read_options(schema)
         if options.view != MESSAGES:
             from rmq_spark.spark.view_reader import RmqLogViewReader, view_from_schema
 
@@ -86,13 +90,19 @@ class RmqLogDataSource(DataSource):
         from rmq_spark.spark.stream_reader import FailedStreamReader, RmqLogStreamReader
 
         try:
-            options = parse_read_options(
-                recall_options(schema, _option_dict(self.options), STREAM), where=STREAM
-            )
+            options = self._read_options(schema, STREAM)
             refuse_group(options)
             return RmqLogStreamReader(Scan(fields_from_schema(schema, options), options))
         except StoreError as error:
             return FailedStreamReader(error)
+
+    def _read_options(self, schema: StructType, where: str = BATCH) -> ReadOptions:
+        options = parse_read_options(recall_options(schema, _option_dict(self.options), where), where=where)
+        if self.session is None:
+            return options
+        from rmq_spark.spark.session_settings import SessionSettings
+
+        return replace(options, session=SessionSettings(self.session))
 
     @short_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

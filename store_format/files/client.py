@@ -2,7 +2,8 @@
 a file, tries, and errors.
 
 The address of a service and the way of requests are plain values (`Access`), which travel to tasks.
-Credentials are not among them: a client takes those from the platform.
+Credentials of the platform are not among them: a client takes those itself. Those of a session of Spark are
+(`Access.keys`), in the process that has found them: no `repr` shows them, and no task is sent them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The `fs.…` options of a read. None leaves the choice to the environment of the process."""
+    """The `fs.…` options of a read. None leaves the choice to the environment of the process.
+
+    `keys` are an access key, its secret and, for a limited time, a token; () leaves them to the platform.
+    """
 
     endpoint: str | None = None
     region: str | None = None
@@ -43,6 +47,7 @@ class Access:
     anonymous: bool | None = None
     request_timeout_ms: int | None = None
     concurrency: int | None = None
+    keys: tuple[str, ...] = field(default=(), repr=False, kw_only=True)
 
     @property
     def timeout(self) -> timedelta:
@@ -64,6 +69,15 @@ class Access:
             if name not in names:
                 raise OptionError(f"{option} does not apply to {place}; leave it out")
             found[names[name]] = not value if name == "path_style" else value
+        if self.keys:
+            key, secret, *token = self.keys
+            found["credential_provider"] = lambda: {
+                "access_key_id": key, "secret_access_key": secret, "token": token[0] if token else None,
+                "expires_at": None,
+            }  # fmt: skip
+        host = f"://{place.partition('://')[2]}."
+        if self.path_style is False and self.endpoint and host not in self.endpoint:
+            found["endpoint"] = self.endpoint.replace("://", host, 1)
         return found
 
 

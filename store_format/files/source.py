@@ -1,7 +1,7 @@
 """Where stores lie that are on no local disk: object storage, and exact bytes of one version of an object.
 
 An object may be replaced at any time, so each request names the version that was listed. Credentials come
-from the platform's own chain (environment, instance); they are in no value of this project: a source
+from the platform's own chain (environment, instance) or from a session of Spark (`Access.keys`): a source
 holds them, and it cannot be pickled. HDFS, whose files are objects here too, is in `hdfs.py`.
 """
 
@@ -113,13 +113,13 @@ def _source(place: str, access: Access) -> Bucket:
         from store_format.files.hdfs import HdfsBucket
 
         return HdfsBucket(place, access)
-    return ObjectBucket(place, access, os.environ)
+    return ObjectBucket(place, access)
 
 
 class ObjectBucket(BucketClient):
     """A bucket of object storage, through obstore, which the extra `objects` installs."""
 
-    def __init__(self, place: str, access: Access, environment: Mapping[str, str]) -> None:
+    def __init__(self, place: str, access: Access) -> None:
         try:
             import obstore
             from obstore.store import from_url
@@ -131,13 +131,17 @@ class ObjectBucket(BucketClient):
         super().__init__(place, access, (OSError, ValueError, obstore.exceptions.BaseError))
         self._api = obstore
         scheme = place.partition("://")[0]
-        in_environment = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
+        # no name for the environment: Spark can show the local names of a call that fails
+        in_environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
         endpoint = access.endpoint or in_environment * (scheme == "s3")
         self._host = endpoint.partition("://")[2].rpartition("@")[2] or scheme
-        if access.endpoint and in_environment and environment.get("AWS_ENDPOINT_URL_S3"):
-            raise OptionError(f"{place}: fs.endpoint and AWS_ENDPOINT_URL_S3 are both given; use one of them")
+        if access.endpoint and os.environ.get("AWS_ENDPOINT_URL_S3"):
+            raise OptionError(
+                f"{place}: fs.endpoint and AWS_ENDPOINT_URL_S3 are both given; use one of them "
+                "(fs.s3a.endpoint of a session of Spark counts as fs.endpoint)"
+            )
         config = access.settings(place)
-        if scheme == "s3" and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
+        if scheme == "s3" and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys():
             config.setdefault("region", "us-east-1")
         self._store: ObjectStore = self._asked(
             place,
@@ -211,7 +215,8 @@ class ObjectBucket(BucketClient):
             return StoreUnreachableError(
                 f"{path}: {self._host} refused the request; give the credentials the right to list and get "
                 "objects there, in the way of the platform (environment, role of the instance), and look "
-                "whether they have expired"
+                "whether they have expired. Of a session of Spark, the settings spark.hadoop.fs.s3a.* count "
+                "that are set before rmq_spark.register(spark) is called"
             )
         told = "no answer that can be used"
         if "redirect" in text or "AuthorizationHeaderMalformed" in text:

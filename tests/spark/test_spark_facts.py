@@ -373,6 +373,32 @@ def test_the_reader_pickles_to_tasks_small_4_3(spark: SparkSession, golden: Gold
     assert len(cloudpickle.dumps(reader)) < 8192  # type: ignore[no-untyped-call]  # pyspark's copy has no types
 
 
+def test_the_planner_knows_no_setting_of_the_session_and_a_task_does_4_3(spark: SparkSession) -> None:
+    """So `register` puts the settings of S3A on the data source, and tasks need none from it."""
+    name = "spark.hadoop.fs.s3a.endpoint"
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            from pyspark import TaskContext
+            from pyspark.sql import SparkSession
+
+            return [InputPartition((SparkSession.getActiveSession(), TaskContext.get()))]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            from pyspark import TaskContext
+
+            task = TaskContext.get()
+            assert task is not None
+            yield (int(partition.value == (None, None) and task.getLocalProperty(name) == "http://host"),)
+
+    spark.dataSource.register(numbers_source("settings", reader=Reader))
+    spark.conf.set(name, "http://host")
+    try:
+        assert spark.read.format("settings").load().first()["n"] == 1
+    finally:
+        spark.conf.unset(name)
+
+
 def test_the_unix_socket_setting_exists_and_is_ours_4_3(spark: SparkSession, golden: Golden) -> None:
     """conf/spark-defaults.conf turns it on, for `make demo` too: Spark must have read that file."""
     assert spark.sparkContext.getConf().get("spark.python.unix.domain.socket.enabled") == "true"

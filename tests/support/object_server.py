@@ -65,6 +65,7 @@ class ObjectServer:
     ended: threading.Event = field(default_factory=threading.Event)
     port: int = 0
     accepts: bool = False
+    signers: set[str] = field(default_factory=set)  # the access keys of the requests
 
     @property
     def bucket(self) -> Path:
@@ -196,6 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Notes the request; makes its fault and returns True, or returns False for a right answer."""
         told = self.server_of
         told.requests.append(request)
+        told.signers.add(self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0])
         if told.delay_s:
             told.waiting.append(request)
             told.at_once_max = max(told.at_once_max, len(told.waiting))

@@ -1,6 +1,7 @@
 """A program: reads a store on object storage with Spark, and prints JSON.
 
-`python -m tests.support.spark.object_job URL DIRECTORY`
+`python -m tests.support.spark.object_job URL DIRECTORY SETTINGS OTHER`: SETTINGS of the session are a JSON
+object, and are for the bucket of the address OTHER.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import rmq_spark
 _KEYS = ("topic", "queueId", "queueOffset", "msgId", "body")
 
 
-def main(url: str, directory: Path) -> None:
+def main(url: str, directory: Path, settings: str, other: str) -> None:
     for name in ("events", "pages"):
         (directory / name).mkdir()
     session = (
@@ -28,6 +29,7 @@ def main(url: str, directory: Path) -> None:
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")  # a test looks for words in it
         .config("spark.eventLog.dir", str(directory / "events"))
+        .config(map=json.loads(settings))
         .getOrCreate()
     )
     rmq_spark.register(session)
@@ -37,10 +39,16 @@ def main(url: str, directory: Path) -> None:
         "batch": rows_of(batch),
         "orders": rows_of(reader.option("subscribe", "Orders").load(url)),
         "queues": batch.sparkSession.read.format("rmqlog").option("view", "queues").load(url).count(),
-        "stream": _streamed(session, url, directory),
+        "stream": _streamed(session, other, directory),
         "plan": batch._jdf.queryExecution().toString(),
         "error": _error_of(f"{url}-denied", reader),
     }
+    found["orders by settings"] = rows_of(reader.option("subscribe", "Orders").load(other))
+    found["settings refused"] = _error_of(f"{other}-denied", reader)
+    session.conf.set("spark.hadoop.fs.s3a.aws.credentials.provider", "com.example.Vault")
+    session.conf.set("spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled", "true")
+    rmq_spark.register(session)  # with the settings that the session has now
+    found["unknown provider"] = _error_of(url, reader)
     _keep_pages(session, directory / "pages")
     session.stop()
     print(json.dumps(found))
@@ -89,4 +97,4 @@ def rows_of(frame: DataFrame) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4])
