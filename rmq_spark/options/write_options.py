@@ -17,6 +17,7 @@ from rmq_spark.produce.columns import check_property_columns
 from rmq_spark.produce.messages import Compression
 from rmq_spark.produce.queues import DEFAULT_TOPIC_QUEUE_NUMS, SELECTORS
 from store_format.bookkeeping.ledger import refuse_service_key
+from store_format.commit.options import LostBatch
 from store_format.errors import OptionError
 from store_format.message.compression import COMPRESSION_TYPES
 from store_format.message.encode import MESSAGE_SIZE_MAX
@@ -171,6 +172,15 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "with a warning.",
     ),
     _row(
+        "txnLostBatch",
+        "word",
+        values.one_of("again"),
+        "For a batch with a committed `txnVersion` of which the commitlog lacks messages, as in a copy that "
+        "was made during commits. `again`: write the whole batch again; a warning counts the messages that "
+        "the store then has twice.",
+        otherwise="an error that names the lost messages",
+    ),
+    _row(
         "sendBack",
         "text",
         parse_group,
@@ -322,6 +332,7 @@ class WriteOptions:
     born_host: tuple[bytes, int] | None  # None: this machine's
     store_host: tuple[bytes, int] | None
     txn: tuple[str, int] | None  # txnAppId and txnVersion: the key of an idempotent batch
+    txn_lost_batch: LostBatch | None
     send_back: str | None  # the group that sends messages back
     max_reconsume_times: int | None
     transaction: str | None  # half | commit | rollback

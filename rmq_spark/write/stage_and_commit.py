@@ -27,6 +27,7 @@ from store_format.commit.staging import StagingWriter, begin_staging
 from store_format.commit.unsupported import refuse_timer
 from store_format.errors import StoreError
 from store_format.files.read import entry_names
+from store_format.files.write import saying_nothing_written
 from store_format.message.encode import encode
 from store_format.names import TIMER_TOPIC
 
@@ -83,7 +84,7 @@ def stage_rows(
     )
     queue_nums: dict[str, int] = {}  # by topic, in the order met
     timer_ms: list[int] = []
-    with _Staging(target) as staging:
+    with saying_nothing_written(), _Staging(target) as staging:
         for batch in batches:
             if batch.num_rows:
                 messages = producer.produce(batch, _now_ms())
@@ -252,6 +253,7 @@ def commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOptio
         lock_timeout=options.writer_lock_timeout_ms / 1000,
         settings=given_settings(options, target.stores[0].settings.broker_name),
         unfiled_queues=options.unfiled_queues,
+        lost_batch=options.txn_lost_batch,
         ignore_missing_stores=options.ignore_missing_stores,
         is_queue_size_given=options.new_store.mapped_file_size_consume_queue is not None,
         conf=None if options.broker_conf is None else target.stores[0].conf,  # None: each store's own

@@ -26,7 +26,7 @@ from store_format.commit.unsupported import full_disk, refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder, lock_holder
 from store_format.metadata.group_offsets import is_broker_49
-from store_format.metadata.read import BrokerConf, read_topics
+from store_format.metadata.read import BrokerConf, known_topics, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.read.store_root import store_roots
 from store_format.store import MessageStore
@@ -192,7 +192,7 @@ def _own_names(root: str) -> list[str]:
         return [settings.broker_name]
     return [
         topic.removeprefix(SYNC_MEMBER_PREFIX)
-        for topic in read_topics(root) or ()
+        for topic in known_topics(root) or ()
         if topic.startswith(SYNC_MEMBER_PREFIX)
     ]
 

@@ -43,12 +43,14 @@ from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
+from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
 
 QUEUES_MAX = 1000  # whose ends are kept: those that were written to last
 JOB_KEYS_MAX = 500  # keys of batch jobs that are kept: those of the newest commits
 SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
 _UNKNOWN = -1
+_Damage = Callable[["LedgerEntry", CommitLog], str | None]
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -142,31 +144,23 @@ class ServiceTurn:
         return SERVICE_PREFIX + self.part if self.batch is None else self.batch
 
 
-class CreatedTopic(NamedTuple):
-    """A topic that a commit created: its number of queues, the counter in the dataVersion of the topics.json
-    that has it, and the physical offset before which messages are of a deleted topic with the same name.
-    """
-
-    queue_nums: int
-    counter: int
-    start: int
-
-
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """`keys` by the id of a key; `last` is the last committed batch, with or without a key.
 
     `ends` has the offset behind the last message of each queue of that batch, and of the batches right before
-    it; empty in a ledger of an older release. `begun` names commits over a cluster that this store completed,
-    and the members that may not know yet that they must complete theirs. `created` has the newest topics that
-    commits created.
+    it: of all that were written behind the physical offset `ends_from`. Empty in a ledger of an older
+    release. `begun` names commits over a cluster that this store completed, and the members that may not know
+    yet that they must complete theirs. `created` has the newest topics that commits created: the number of
+    queues, and the counter of the topics.json that has the topic since.
     """
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
     last: LedgerEntry | None = None
     begun: Mapping[str, tuple[ClusterMember, ...]] = field(default_factory=dict)
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
-    created: Mapping[str, CreatedTopic] = field(default_factory=dict)
+    ends_from: int = OFFSET_MAX
+    created: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def members(self) -> set[ClusterMember]:
@@ -193,7 +187,7 @@ class Ledger:
         key_id: str | None,
         entry: LedgerEntry,
         ends: Mapping[QueueKey, int] | None = None,
-        created: Mapping[str, CreatedTopic] = MappingProxyType({}),
+        created: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> Ledger:
         """The ledger after the commit of this batch.
 
@@ -205,10 +199,11 @@ class Ledger:
             known.pop(queue, None)
             known[queue] = end
         newest = dict(list(known.items())[-max(QUEUES_MAX, len(ends or ())) :])
+        ends_from = self.ends_from if goes_on and len(newest) == len(known) else entry.start
         older = {topic: each for topic, each in self.created.items() if topic not in created}
         topics = dict(list({**older, **created}.items())[-max(QUEUES_MAX, len(created)) :])
         changed = self if key_id is None else self.with_key(key_id, entry)
-        return replace(changed, last=entry, ends=newest, created=topics)
+        return replace(changed, last=entry, ends=newest, ends_from=ends_from, created=topics)
 
     def with_key(self, key_id: str, entry: LedgerEntry) -> Ledger:
         """The ledger with this entry as the newest key. The oldest keys of batch jobs are forgotten, and the
@@ -257,9 +252,9 @@ class Ledger:
         keys = {key: give_up(entry) for key, entry in self.keys.items()}
         return replace(self, keys=keys, last=None if self.last is None else give_up(self.last))
 
-    def reports(self, log: CommitLog) -> list[str]:
-        """A sentence for each batch that was cut or overwritten."""
-        return list(filter(None, (_batch_report(key, entry, log) for key, entry in self._entries())))
+    def reports(self, log: CommitLog, damage: _Damage = LedgerEntry.damage) -> list[str]:
+        """A sentence for each batch that was cut or overwritten; `damage` says what happened to it."""
+        return list(filter(None, (_batch_report(key, entry, log, damage) for key, entry in self._entries())))
 
     def new_reports(self, log: CommitLog) -> list[str]:
         """A sentence for each batch that was cut or overwritten since the last commit.
@@ -287,8 +282,10 @@ class Ledger:
         return entries.values()
 
 
-def _batch_report(key: str, entry: LedgerEntry, log: CommitLog) -> str | None:
-    damage = None if entry.given_up else entry.damage(log)
+def _batch_report(
+    key: str, entry: LedgerEntry, log: CommitLog, damage_of: _Damage = LedgerEntry.damage
+) -> str | None:
+    damage = None if entry.given_up else damage_of(entry, log)
     return (
         None
         if damage is None
@@ -341,9 +338,10 @@ def _parsed(data: bytes | None, path: str) -> Ledger:
             for queue_id, end in table.items()
         }
         created = {
-            str(topic): CreatedTopic(*map(int, each)) for topic, each in value.get("created", {}).items()
+            str(topic): (int(number), int(counter))
+            for topic, (number, counter) in value.get("created", {}).items()
         }
-        return Ledger(keys, last, begun, ends, created)
+        return Ledger(keys, last, begun, ends, int(value.get("ends_from", OFFSET_MAX)), created)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "a ledger of this project", str(error) or "something else"
@@ -420,7 +418,7 @@ def _as_value(ledger: Ledger) -> dict[str, Any]:  # Any: JSON
     for (topic, queue_id), end in ledger.ends.items():
         ends.setdefault(topic, {})[queue_id] = end
     if ends:
-        value["ends"] = ends
+        value |= {"ends": ends, "ends_from": ledger.ends_from}
     if ledger.created:
         value["created"] = dict(ledger.created)
     return value
@@ -791,8 +789,9 @@ def note_repeat(
         report += "it is committed already" + (", with as many messages and other bodies" if others else "")
     if damage is not None:
         report += (
-            f". But messages of batch {committed.number} are lost: it {damage}. Find out which messages the "
-            "store has, and write the others under another key"
+            f". But messages of batch {committed.number} are lost: it {damage}. Write the lost messages "
+            "under another key, or the whole batch again with txnLostBatch=again (CommitOptions.lost_batch): "
+            "the store then has its other messages twice"
         )
         if messages and same_number and not is_stream:
             raise OptionError(report)

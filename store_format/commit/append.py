@@ -58,6 +58,13 @@ from store_format.commit.append_position import (
 )
 from store_format.commit.checkpoint import note_flushed
 from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
+from store_format.commit.committed_batch import (
+    complete_batch,
+    complete_from,
+    complete_topics,
+    damage_with,
+    lost_of,
+)
 from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before
 from store_format.commit.options import CommitOptions
@@ -72,12 +79,14 @@ from store_format.commitlog.write import LogLayout
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.write import FileWrites
+from store_format.files.read import link_count
+from store_format.files.write import FileWrites, saying_nothing_written
 from store_format.index.updates import last_index_file
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import QueueKey
 from store_format.survey.fates import filed_topics, has_queue_files, lost_topics
+from store_format.survey.gone import Gone
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +185,7 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
         lock.refuse_other_openers()
         files = FileWrites(sync=options.sync)
         held = open_store(root, options, files)
+        complete_topics(held)
         if options.cut_after_damage or not has_queue_files(root) or ends_with_commit(held):
             complete_known_queues(held)
 
@@ -225,33 +235,36 @@ def _commit_all(
 ) -> dict[str, CommitResult]:
     files = FileWrites(sync=options.sync)
     with ExitStack() as stack:
-        members = _open_members(parts, stack, options, files, held)
-        repeated = None
-        if key is not None and turn is None:
-            repeated = _repeated(members, watched, key, options)
-        if repeated is not None:
+        with saying_nothing_written():
+            members = _open_members(parts, stack, options, files, held)
+            repeated = None
             for member in members:
-                remove_staging(member.root, member.staged, files)
-            return {member.root: CommitResult(False, reports=(repeated,)) for member in members}
-        if is_cluster and key is not None:
-            ignores = options.ignore_missing_stores
-            refuse_missing_stores(
-                [member.root for member in members], watched, key, files, ignore_missing=ignores
-            )
-        for member in members:
-            # A store of a cluster cannot undo its part: nothing is left to be checked in step 7.
-            member.reports = _check(member.held, member.staged, records_sum=is_cluster)
-        began = None if turn is None else turn.began
-        _plan_members(members, key, store_timestamps, options, files, is_cluster=is_cluster, began=began)
-        published = [
-            (member.publication, member.held) for member in members if member.publication is not None
-        ]
-        if key is not None and published:
-            untold = [*watched, *(member.root for member in members if member.publication is None)]
-            _note_left_out(untold, key, published[0][0].journal.members, options, files)
-        write_journals({each.root: each.journal for each, _ in published}, files)
-        for publication, held_store in published:
-            carry_out(publication, held_store)
+                complete_topics(member.held)
+            if key is not None and turn is None:
+                repeated = _repeated(members, watched, key, options)
+            if repeated is not None:
+                for member in members:
+                    remove_staging(member.root, member.staged, files)
+                return {member.root: CommitResult(False, reports=(repeated,)) for member in members}
+            if is_cluster and key is not None:
+                ignores = options.ignore_missing_stores
+                refuse_missing_stores(
+                    [member.root for member in members], watched, key, files, ignore_missing=ignores
+                )
+            for member in members:
+                # A store of a cluster cannot undo its part: nothing is left to be checked in step 7.
+                member.reports += _check(member.held, member.staged, records_sum=is_cluster)
+            began = None if turn is None else turn.began
+            _plan_members(members, key, store_timestamps, options, files, is_cluster=is_cluster, began=began)
+            published = [
+                (member.publication, member.held) for member in members if member.publication is not None
+            ]
+            if key is not None and published:
+                untold = [*watched, *(member.root for member in members if member.publication is None)]
+                _note_left_out(untold, key, published[0][0].journal.members, options, files)
+            write_journals({each.root: each.journal for each, _ in published}, files)
+            for publication, held_store in published:
+                carry_out(publication, held_store)
         batch = totals(each for member in members for each in member.staged)
         named = published[0][0].journal.members if published else ()
         for member in members:
@@ -285,19 +298,47 @@ def _open_members(
 def _repeated(
     members: Sequence[_CommitMember], watched: Collection[str], key: tuple[str, int], options: CommitOptions
 ) -> str | None:
-    """Step 3: the report on a batch whose key is committed in any of the stores; None for a new batch."""
-    held = {member.root: member.held for member in members}
-    for root in (*held, *watched):
+    """Step 3: the report on a batch whose key is committed in any of the stores; None for a batch that is to
+    be written. What the commitlog of a member has of the batch is completed.
+    """
+    opened = {member.root: member for member in members}
+    found, damage = None, None
+    for root in (*opened, *watched):
         committed = committed_batch(root, key, ignore_missing=options.ignore_missing_stores)
-        if committed is None:
-            continue
-        entry = held[root].ledger.keys.get(key[0]) if root in held else None
-        if entry is not None and entry.number == key[1] and is_gone(entry, held[root].log):
-            continue  # the store has nothing of it, as if it had not been committed
-        staged = [each for member in members for each in member.staged]
-        damage = None if entry is None else entry.damage(held[root].log)
-        return note_repeat(root, key, committed, staged, is_stream=options.keeps_key, damage=damage)
-    return None
+        member = opened.get(root)
+        entry = None if committed is None or member is None else member.held.ledger.keys.get(key[0])
+        is_same = entry is not None and entry.number == key[1]
+        if entry is not None and member is not None:
+            if is_same and is_gone(entry, member.held.log):
+                continue  # the store has nothing of it, as if it had not been committed
+            lost = lost_of(entry, member.held.log) if is_same else []
+            damage = damage_with(entry, member.held.log, lost)
+            if is_same and damage is None:
+                complete_batch(member.held, entry)
+            elif is_same and options.lost_batch == "again":
+                complete_from(member.held, entry.start)
+                member.reports += (_note_again(root, key, entry, lost),)
+                return None
+        if committed is not None and (found is None or damage is not None):
+            found = root, committed
+        if damage is not None:
+            break
+    if found is None:
+        return None
+    staged = [each for member in members for each in member.staged]
+    return note_repeat(found[0], key, found[1], staged, is_stream=options.keeps_key, damage=damage)
+
+
+def _note_again(root: str, key: tuple[str, int], entry: LedgerEntry, lost: Sequence[Gone]) -> str:
+    """Logs that a batch of which messages are lost is written again, and returns that report."""
+    count = sum(each.count for each in lost)
+    twice = f"the other {entry.units - count:,} messages" if lost else "what it has of the batch"
+    report = (
+        f"{root}: batch {key[1]} of {key[0]} is written again, because {count:,} of its {entry.units:,} "
+        f"messages are lost; the store then has {twice} twice"
+    )
+    _log.warning("%s", report)
+    return report
 
 
 def _plan_members(
@@ -468,6 +509,7 @@ def plan(
     root, options, files, settings = held.root, held.options, held.files, held.settings
     now = options.clock()
     end = find_writer_end(held)
+    _warn_of_links(held)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     refuse_topics(root, queues, topics)
@@ -513,6 +555,16 @@ def plan(
         began=began,
         gaps=gaps_before(bases),
     )
+
+
+def _warn_of_links(held: HeldStore) -> None:
+    files = held.log.files
+    if files and (count := link_count(files[-1].path)) > 1:
+        _log.warning(
+            "%s has %d hard links: this write changes the same bytes in the other places, such as a backup "
+            "that was made with cp -l. Copy the bytes instead (cp -a)",
+            files[-1].path, count,
+        )  # fmt: skip
 
 
 def _new_topics(

@@ -41,13 +41,14 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import pre_blank_mask, queue_bounds, valid_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.read import list_store_files, read_bytes
+from store_format.files.read import list_store_files, read_bytes, stat_identity
 from store_format.files.view import open_view
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 from store_format.survey.fates import committed_ends, has_queue_files, known_ends, last_commit_ends, question
+from store_format.survey.gone import gone_by_ledger
 from store_format.survey.log_end import is_unwritten
 from store_format.survey.newest_entries import TAIL_SIZE, judged_queues, lacks_entry
 from store_format.survey.right_entries import place_of_message
@@ -122,6 +123,11 @@ def _cut(held: HeldStore) -> WriterEnd:
         )
         last = -1 if bounds is None else bounds.last_physical_offset
         doubtful = min(doubtful, max(last, log.min_offset))
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
+    gone = {(each.topic, each.queue_id) for each in gone_by_ledger(root, log, lambda: ends)}
+    for queue in survey.queues if gone else ():  # the log may have messages without an entry
+        if (queue.topic, queue.queue_id) in gone:
+            doubtful = min(doubtful, max(queue.last_physical_offset, log.min_offset))
     if doubtful < end.offset:
         found = LogComparison(
             root=root, source=root, log=log, start=doubtful, stop=end.offset, settings=held.settings,
@@ -236,6 +242,8 @@ class _Looked(NamedTuple):
 def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked:
     log = held.log
     directory = queue_directory(held.root, topic, queue_id)
+    if stat_identity(directory) is None:  # of many topics most queues have no message yet
+        return _Looked(None)
     ours = held.ledger.ends.get((topic, queue_id)) if end.is_ours else None
     try:
         bounds = queue_bounds(
@@ -316,6 +324,8 @@ def _doubtful_from(
     without = [queue for queue, each in looked.items() if each.bounds is None and each.error is None]
     if len(without) == len(looked) and not has_queue_files(held.root):
         starts.append(first)
+    elif end.is_ours and held.ledger.ends_from <= first:  # all messages of the log are of commits
+        starts += [first] * any(queue in held.ledger.ends for queue in without)
     elif without := of_known_topics(held.root, without):
         note = _read_note(held)
         starts.append(first if note is None or note.queues & set(without) else max(note.stop, first))

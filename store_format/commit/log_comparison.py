@@ -26,7 +26,7 @@ from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_store_files
 from store_format.index.file import IndexFile, has_entries, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
-from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
+from store_format.metadata.read import Checkpoint, known_topics, read_checkpoint, read_topics
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import (
     Fate,
@@ -414,7 +414,7 @@ def of_known_topics(root: str, queues: Collection[QueueKey]) -> list[QueueKey]:
 
     Without topics.json all queues.
     """
-    topics = read_topics(root) if queues else None
+    topics = known_topics(root) if queues else None
     return [key for key in queues if topics is None or key[0] in topics or has_directory(root, key[0])]
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.metadata.read import BrokerConf
 from store_format.survey.fates import Unfiled
+
+LostBatch = Literal["again"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,9 @@ class CommitOptions:
       again. None refuses the commit.
     - `cut_after_damage`: removes the valid messages behind damaged bytes, as a starting broker does. Without
       this option, a store with such messages is refused.
+    - `lost_batch`: what to do with a batch whose key is committed and of which the commitlog lacks messages.
+      "again" writes the whole batch again, so that the store has its other messages twice; a report counts
+      them. None refuses the batch, and names its lost messages.
     - `ignore_missing_stores`: says that stores of the cluster that are missing now do not come back. Without
       it, a commit that needs to ask one of them is refused.
     - `keeps_key`: the ledger never forgets the key. Streams and services use this option.
@@ -52,6 +58,7 @@ class CommitOptions:
     settings: StoreSettings | None = None
     cut_after_damage: bool = False
     unfiled_queues: Unfiled | None = None
+    lost_batch: LostBatch | None = None
     ignore_missing_stores: bool = False
     is_queue_size_given: bool = True
     conf: BrokerConf | None = None

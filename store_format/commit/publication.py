@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import LedgerEntry
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.checkpoint import lower_index_mark
 from store_format.commit.queue_changes import fill_gap
 from store_format.commit.staged_units import (
@@ -102,7 +103,8 @@ class Publication:
         self.journal = journal
         self._files = files
         self._log = log
-        self.log_files = LogFiles(log, log.directories, journal.file_size, files)
+        read_only = broker_conf_of(root).read_only_log_paths if len(log.directories) > 1 else ()
+        self.log_files = LogFiles(log, log.directories, journal.file_size, files, read_only)
         self.log_directories = log.directories
         self.touched_queues = False
         self.index_msg_timestamp: int | None = None  # the end of the index; None until it is written

@@ -27,7 +27,7 @@ from store_format.commit.unsupported import refuse_full_disk, refuse_store
 from store_format.commitlog.write import LogLayout
 from store_format.errors import IllegalMessageError
 from store_format.files.lock import StoreLock
-from store_format.files.write import FileWrites
+from store_format.files.write import FileWrites, saying_nothing_written
 from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, StoredMessages, encode
 from store_format.read.store import Store
 from store_format.survey.gone import refuse_lost_log
@@ -47,21 +47,22 @@ def stage_messages(
     refuse_full_disk(root, options.disk_limit, options.conf, options.log_directories)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
     refuse_lost_log(root, log)
-    writer = StagingWriter(root, os.urandom(8).hex(), sync=options.sync)
-    try:
-        crc_property = ends_with_crc_property(log, read_ledger(root))
-        stage_columns(
-            writer,
-            messages,
-            crc_property=crc_property,
-            tag_keys=options.tag_keys,
-            message_size_max=message_size_max,
-            delay_levels_ms=broker_conf_of(root, options.conf).message_delay_levels_ms,
-        )
-        return writer.close()
-    except BaseException:
-        writer.discard()
-        raise
+    with saying_nothing_written():
+        writer = StagingWriter(root, os.urandom(8).hex(), sync=options.sync)
+        try:
+            crc_property = ends_with_crc_property(log, read_ledger(root))
+            stage_columns(
+                writer,
+                messages,
+                crc_property=crc_property,
+                tag_keys=options.tag_keys,
+                message_size_max=message_size_max,
+                delay_levels_ms=broker_conf_of(root, options.conf).message_delay_levels_ms,
+            )
+            return writer.close()
+        except BaseException:
+            writer.discard()
+            raise
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from store_format.index.file import list_index_files
 from store_format.java.fastjson import loads
 from store_format.metadata.read import Checkpoint, config_path, read_checkpoint
 from store_format.metadata.values import TopicConfig, add_topics
-from store_format.survey.fates import created_topics
+from store_format.survey.fates import topics_counter
 
 
 def publish(publication: Publication, files: FileWrites) -> None:
@@ -54,7 +54,8 @@ def publish(publication: Publication, files: FileWrites) -> None:
 def note_in_ledger(publication: Publication, files: FileWrites) -> None:
     root, journal = publication.root, publication.journal
     ends = dict(zip(journal.queues, publication.queue_stops, strict=True))
-    created = created_topics(root, journal)
+    counter = topics_counter(root) if journal.new_topics else None
+    created = {} if counter is None else {name: (each, counter) for name, each in journal.new_topics.items()}
     ledger = read_ledger(root).with_entry(
         journal.key[0] if journal.key else None, publication.entry, ends, created
     )
@@ -118,7 +119,7 @@ def write_topics(root: str, new_topics: Mapping[str, int], timestamp: int, files
     data = read_bytes(path)
     is_good = bool(data) and _is_json(data or b"", path)
     # A topics.json from before topics were created, as in a copy, is older than the ledger.
-    least = max((each.counter for each in read_ledger(root).created.values()), default=0)
+    least = max((counter for _, counter in read_ledger(root).created.values()), default=0)
     text = add_topics(data if is_good else read_bytes(f"{path}.bak"), topics, timestamp, path, least)
     if text is not None:
         files.make_directories(root, "config")

@@ -7,7 +7,7 @@ with its first write; an undo zeroes or removes files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files import paths
-from store_format.files.read import offset_file_name
+from store_format.files.read import disk_space, may_write, offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import BLANK_HEAD, MAGIC_BLANK, pack
 
+_FULL_PERCENT = 85  # diskSpaceCleanForciblyRatio, at most 85
 BLANK_SIZE_MIN = 8  # CommitLog.END_FILE_MIN_BLANK_LENGTH: the least bytes behind the last unit of a file
 
 
@@ -100,11 +101,19 @@ def blank_head(offset: int, file_size: int) -> bytes:
 class LogFiles:
     """Writes at physical offsets, one file open at a time. Syncs a file before it opens the next.
 
-    `made` has the paths of the files that it created.
+    `made` has the paths of the files that it created. `read_only` directories get no new file.
     """
 
-    def __init__(self, log: CommitLog, directories: Sequence[str], file_size: int, files: FileWrites) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        directories: Sequence[str],
+        file_size: int,
+        files: FileWrites,
+        read_only: Collection[str] = (),
+    ) -> None:
         self._files = files
+        self._read_only = read_only
         self._directories = sorted(directories)  # String order
         self._file_size = file_size
         self._paths = {file.start: file.path for file in log.files}
@@ -143,9 +152,14 @@ class LogFiles:
         return file
 
     def _new_path(self, start: int) -> str:
-        """The directories take turns (MultiPathMappedFileQueue.tryCreateMappedFile)."""
-        directory = self._directories[start // self._file_size % len(self._directories)]
-        return f"{directory}/{offset_file_name(start)}"
+        """The directories take turns, without those that are read-only or full, unless all are
+        (MultiPathMappedFileQueue.tryCreateMappedFile, CleanCommitLogService.isSpaceToDelete).
+        """
+        turns = self._directories
+        if len(turns) > 1:
+            turns = [each for each in turns if each not in self._read_only and may_write(each)] or turns
+            turns = [each for each in turns if disk_space(each).used_percent <= _FULL_PERCENT] or turns
+        return f"{turns[start // self._file_size % len(turns)]}/{offset_file_name(start)}"
 
     def clear_behind(self, base: int, *, keep: int = -1) -> None:
         """Zeroes all bytes at or behind `base`, and removes the files in `made` that begin there.

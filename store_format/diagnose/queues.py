@@ -196,7 +196,8 @@ class QueueCheck:
             check = _EntryCheck(self._findings, stored, targets, compared, extension)
             check.run(self._behind)
             stranded += check.lost
-            ends[key] = check.stop
+            seen = self.comparison.queues.get(key)
+            ends[key] = max(check.stop, 0 if seen is None else seen.places.max_offset)
             self.ahead += check.behind
             self.lead_behind_files |= is_clean and check.last_behind >= self._log.stop
             check.report_lacking(self._lag)

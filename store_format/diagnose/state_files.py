@@ -11,10 +11,12 @@ from functools import partial
 
 from store_format.bookkeeping.journal import StoreState, abort_mark, journal_path, read_journal
 from store_format.bookkeeping.ledger import GivenUp, is_lost, ledger_path, read_given_up, read_ledger
+from store_format.commit.committed_batch import damage_with
 from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
 from store_format.diagnose.problems import Findings, LogSummary
+from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
 from store_format.files.read import read_bytes, stat_identity
@@ -170,7 +172,7 @@ def check_commits(findings: Findings, root: str, log: CommitLog) -> GivenUp:
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)
         return GivenUp()
-    for report in ledger.reports(log):
+    for report in ledger.reports(log, damage_with):
         expected = "every committed batch in the log"
         findings.add("damage", ledger_path(root), 0, expected, report, _LEDGER_ADVICE, kind=report)
     return given_up
@@ -271,9 +273,13 @@ def check_topics(findings: Findings, root: str, directories: Mapping[str, str]) 
     if topics is not None:
         _check_topic_types(findings, directories, topics)
     if lost := lost_topics(root):
-        expected = f"the {len(lost)} topic{'s' * (len(lost) != 1)} that have consume queue files"
+        count = f"the {len(lost)} topic{'s' * (len(lost) != 1)}"
+        expected, found = f"{count} that have consume queue files", "no file"
+        if topics:
+            expected = f"{count} that commits created: {first_names(lost)}"
+            found = "a file from before these commits"
         findings.add(
-            "damage", config_json.config_path(root, "topics.json"), 0, expected, "no file", _TOPICS_ADVICE
+            "damage", config_json.config_path(root, "topics.json"), 0, expected, found, _TOPICS_ADVICE
         )
 
 

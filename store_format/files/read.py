@@ -233,6 +233,16 @@ def disk_space(path: str) -> DiskSpace:
     return DiskSpace(place, entire * status.f_frsize, status.f_bavail * status.f_frsize, percent)
 
 
+def may_write(directory: str) -> bool:
+    """Whether the process may create files there: not on a file system that is mounted read-only."""
+    return os.access(directory, os.W_OK)
+
+
+def link_count(path: str) -> int:
+    """The number of names of a file: more than 1 with hard links."""
+    return os.stat(path).st_nlink
+
+
 # ---- listing and reading -----------------------------------------------------------------------------------
 
 

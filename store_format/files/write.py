@@ -57,6 +57,17 @@ def naming(path: str, what: str) -> Iterator[None]:
         raise StoreWriteError(f"{path}: cannot {what}: {error.strerror or error}") from error
 
 
+@contextmanager
+def saying_nothing_written() -> Iterator[None]:
+    """Adds to the error of a disk that is full, or fails, that no message of the batch was written."""
+    try:
+        yield
+    except StoreWriteError as error:
+        if not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, StoreWriteError):
+            raise
+        raise StoreWriteError(f"{error}. No message of the batch was written") from error.__cause__
+
+
 def open_or_create(path: str) -> int:
     """Opens a file of this project for reading and writing; a missing one is created empty."""
     with naming(path, "open"):

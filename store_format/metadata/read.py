@@ -522,6 +522,15 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
+def parse_paths(text: str) -> tuple[str, ...]:
+    """Paths with commas between them (MixAll.MULTI_PATH_SPLITTER).
+
+    >>> parse_paths("/data/a, /data/b/")
+    ('/data/a', '/data/b')
+    """
+    return tuple(path.strip().rstrip("/") for path in text.split(",") if path.strip())
+
+
 def parse_hours(text: str) -> tuple[int, ...]:
     """The hours of deleteWhen, such as `04` or `02;04` (UtilAll.isItTimeToDo, Integer.parseInt).
 
@@ -589,6 +598,7 @@ class BrokerConf:
     max_hash_slot_num: int = _setting("maxHashSlotNum", 5_000_000)
     max_index_num: int = _setting("maxIndexNum", 20_000_000)
     message_index_enable: bool = _setting("messageIndexEnable", True, _flag)
+    read_only_log_paths: tuple[str, ...] = _setting("readOnlyCommitLogStorePaths", (), parse_paths)
     broker_name: str = _setting("brokerName", "", str.strip)  # "": that of the store
     broker_cluster_name: str = _setting("brokerClusterName", "DefaultCluster", str.strip)
     revive_queue_num: int = _setting("reviveQueueNum", 8)

@@ -25,15 +25,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.journal import Journal, read_journal
-from store_format.bookkeeping.ledger import (
-    CreatedTopic,
-    Ledger,
-    given_up_ranges,
-    ledger_path,
-    noted_begins,
-    read_ledger,
-)
+from store_format.bookkeeping.journal import read_journal
+from store_format.bookkeeping.ledger import Ledger, given_up_ranges, ledger_path, noted_begins, read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import (
     FOLDERS,
@@ -222,7 +215,7 @@ def _committed_ends(root: str, identity: object) -> Mapping[QueueKey, KnownEnd]:
         name, offsets = read_broker_offsets(root)
         if offsets is None or offsets.data_version is None:
             return {}
-        committed, topics = read_committed(root), read_topics(root)
+        committed, topics = read_committed(root), known_topics(root)
     except StoreError:  # who needs the files raises the error
         return {}
     found: dict[QueueKey, KnownEnd] = {}
@@ -306,14 +299,13 @@ def decide(
             found[key] = _DELETED
         else:
             open_keys.append(key)
+    kept = kept_topics(root) if open_keys else set()
     if not open_keys or not has_queue_files(root):
-        return found | dict.fromkeys(open_keys, _if_none_filed(root))
+        fate = _if_none_filed(root)
+        return found | {key: _COMMITTED if key[0] in kept else fate for key in open_keys}
     begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
-    known, kept = committed_ends(root), kept_topics(root)
+    known = committed_ends(root)
     for key in open_keys:
-        if seen[key].last >= kept.get(key[0], OFFSET_MAX):
-            found[key] = _COMMITTED
-            continue
         queues = {other: queue for other, queue in seen.items() if other[0] == key[0]}
         alive = {other: begin for other, begin in begins.items() if other[0] == key[0]}
         if _is_left_over(key, queues, alive):
@@ -322,6 +314,8 @@ def decide(
         alive |= {each: _begin(queues.get(each)) for each in known.keys() - alive.keys() if each[0] == key[0]}
         if key in known:
             found[key] = FateDecision(Fate.LOST, known[key].evidence)
+        elif key[0] in kept:
+            found[key] = _COMMITTED
         elif any(begin < seen[key].last for begin in alive.values()):
             found[key] = _SIBLING
         else:
@@ -426,7 +420,16 @@ def deleted_until(root: str) -> Callable[[str], int]:
         return lambda topic: 0
     if not topics or _has_rocksdb_config(root):  # a broker's topics.json is never empty
         return lambda topic: 0
-    created = {} if journal is None else _starts_of_new(root, journal)
+    created: dict[str, int] = {}
+    if journal is not None:
+        continued = {
+            topic for (topic, _), base in zip(journal.queues, journal.queue_bases, strict=True) if base
+        }
+        new = journal.new_topics.keys() - continued
+        continued |= {
+            each[0] for each in filed_queues(root, new.__contains__) if each[:2] not in journal.queues
+        }
+        created = dict.fromkeys(new - continued, journal.base)
 
     @cache
     def end(topic: str) -> int:
@@ -434,57 +437,35 @@ def deleted_until(root: str) -> Callable[[str], int]:
             return created[topic]
         if topic in topics or is_light_queue(topic) or _is_of_system(root, topic):
             return 0
-        return 0 if has_directory(root, topic) else kept_topics(root).get(topic, OFFSET_MAX)
+        return 0 if has_directory(root, topic) or topic in kept_topics(root) else OFFSET_MAX
 
     return end
 
 
-def _starts_of_new(root: str, journal: Journal) -> dict[str, int]:
-    """The topics that the commit creates, each with the physical offset before which messages are of a
-    deleted topic: 0 for one whose queues go on.
-    """
-    begun = {topic for (topic, _), base in zip(journal.queues, journal.queue_bases, strict=True) if base}
-    new = journal.new_topics.keys() - begun
-    begun |= {each[0] for each in filed_queues(root, new.__contains__) if each[:2] not in journal.queues}
-    return {topic: 0 if topic in begun else journal.base for topic in journal.new_topics}
-
-
-def created_topics(root: str, journal: Journal) -> dict[str, CreatedTopic]:
-    """The topics that the commit has created in topics.json, for the ledger."""
-    version = _topics_counter(root) if journal.new_topics else None
-    if version is None:
-        return {}
-    starts = _starts_of_new(root, journal)
-    return {
-        topic: CreatedTopic(number, version, starts[topic]) for topic, number in journal.new_topics.items()
-    }
-
-
-def _topics_counter(root: str) -> int | None:
+def topics_counter(root: str) -> int | None:
     """The counter of topics.json, which each change increments; None without it."""
     topics = read_topics(root)
     return None if topics is None or topics.data_version is None else topics.data_version.counter
 
 
-def kept_topics(root: str, *, listed: bool = False) -> dict[str, int]:
+def kept_topics(root: str, *, listed: bool = False) -> set[str]:
     """The topics that commits created after this topics.json was written, as in a copy that was made during
-    commits: its counter is lower than the ledger says. Each with the physical offset at which its messages
-    begin. Empty for files that cannot be read: who needs them raises the error.
+    commits: its counter is lower than the ledger says. Empty for files that cannot be read: who needs them
+    raises the error.
 
     With `listed` also the topics in topics.json, if commits account for each change of the file since: nobody
     has deleted the topic and created it again.
     """
     with suppress(StoreError, OSError):
         created = known_ledger(root).created
-        now = _topics_counter(root) if created else None
-        if now is not None:
-            ours = {each.counter for each in created.values()} if listed else set()
-            return {
-                topic: each.start
-                for topic, each in created.items()
-                if all(counter in ours for counter in range(each.counter, now + 1))
-            }
-    return {}
+        now = topics_counter(root) if created else None
+        ours = {counter for _, counter in created.values()} if listed else set()
+        return {
+            topic
+            for topic, (_, then) in created.items()
+            if now is not None and all(counter in ours for counter in range(then, now + 1))
+        }
+    return set()
 
 
 def missing_topics(root: str, topics: Container[str]) -> dict[str, int]:
@@ -492,9 +473,9 @@ def missing_topics(root: str, topics: Container[str]) -> dict[str, int]:
     of queues.
     """
     with suppress(StoreError, OSError):  # who needs the file raises the error
-        created = {name: each for name, each in known_ledger(root).created.items() if name not in topics}
-        kept = kept_topics(root) if created else {}
-        return {name: each.queue_nums for name, each in created.items() if name in kept}
+        new = {name: number for name, (number, _) in known_ledger(root).created.items() if name not in topics}
+        kept = kept_topics(root) if new else ()
+        return {name: number for name, number in new.items() if name in kept}
     return {}
 
 
@@ -513,7 +494,7 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
     }
     if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root):
         return {}
-    if topics := read_topics(root):
+    if topics := known_topics(root):
         return missing_topics(root, topics)
 
     def select(topic: str) -> bool:

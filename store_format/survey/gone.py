@@ -66,10 +66,14 @@ class Gone:
     physical: int = -1
 
     def __str__(self) -> str:
-        offsets = f"{shown(self.topic)}-{self.queue_id} offsets {self.first} to {self.stop - 1}"
+        offsets = f"{shown(self.topic)}-{self.queue_id} {self.offsets}"
         if self.physical < 0:
             return f"{offsets}: .rmqlog/ledger.json has a commit that ended the queue there"
         return f"{offsets}: its consume queue points to commitlog {self.physical}"
+
+    @property
+    def offsets(self) -> str:
+        return f"offsets {self.first} to {self.stop - 1}"
 
     @property
     def count(self) -> int:
