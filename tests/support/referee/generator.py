@@ -29,17 +29,23 @@ class Generator:
     """`forks` kills commits; without it no store has a commit that was killed."""
 
     forks: ForkServer | None = None
+    shape: str = ""  # that of all stores, if it is named; the same for the harm
+    harm: str = ""
     _changes: dict[str, int] = field(default_factory=dict)
 
     def make(self, seed: int | str, directory: Path) -> Case:
         random = Random(f"referee/{seed}")
         maker = random.choices((self._by_broker, self._by_rmqlog, self._killed), (10, 2, 2))[0]
+        if self.shape:
+            maker = self._by_broker
         return maker(random, directory)
 
     # ---- who made it --------------------------------------------------------------------------------------
 
     def _by_broker(self, random: Random, directory: Path) -> Case:
         name, shape = random.choice(sorted(shapes.SHAPES.items()))
+        if self.shape:
+            name, shape = self.shape, shapes.SHAPES[self.shape]
         root = directory / "store"
         store = BrokerStore(
             root,
@@ -101,8 +107,8 @@ class Generator:
     def _harmed(self, case: Case, random: Random) -> Case:
         count = random.choices((0, 1, 2), (3, 6, 2))[0]
         told, names = list(case.told), []
-        for _ in range(count):
-            name, harm = random.choice(sorted(harms.HARMS.items()))
+        drawn = [random.choice(sorted(harms.HARMS.items())) for _ in range(count)]
+        for name, harm in [(self.harm, harms.HARMS[self.harm])] if self.harm else drawn:
             with suppress(harms.NothingThereError):
                 told.append(harm(case.root, random))
                 names.append(name)

@@ -25,7 +25,9 @@ from tests.interop.referee import Referee, Verdict
 from tests.support.fork_server import ForkServer
 from tests.support.referee import configs, law
 from tests.support.referee.generator import Generator
+from tests.support.referee.harms import HARMS
 from tests.support.referee.law import Breach, Case, Rows
+from tests.support.referee.shapes import SHAPES
 
 
 @dataclass
@@ -34,11 +36,10 @@ class Judge:
 
     version: str
     place: Path
-    forks: ForkServer | None = None
+    generator: Generator = field(default_factory=Generator)
     referee: Referee = field(init=False)
 
     def __post_init__(self) -> None:
-        self.generator = Generator(self.forks)
         self.referee = Referee(self.version, self.place)
 
     def __enter__(self) -> Self:
@@ -47,16 +48,12 @@ class Judge:
     def __exit__(self, *_: object) -> None:
         self.referee.__exit__()
 
-    def judge(
-        self, seed: str, number: int, keep: Path | None = None, only: str = ""
-    ) -> tuple[Case, list[Breach]] | None:
-        """One store, with the leg of law 3 that is its turn; None if its kind has not the words `only`."""
+    def judge(self, seed: str, number: int, keep: Path | None = None) -> tuple[Case, list[Breach]]:
+        """One store, with the leg of law 3 that is its turn."""
         directory = self.place / f"{seed}-{number}"  # a process knows stores by their paths
         directory.mkdir()
         try:
             case = self.generator.make(f"{seed}/{number}", directory)
-            if only not in case.name:
-                return None
             found = self.judged(case, law.LEGS[number % len(law.LEGS)])
             found += self.configuration(Random(f"configuration/{seed}/{number}"), directory / "files")
             if found and keep is not None:
@@ -108,7 +105,12 @@ def main(words: list[str]) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--seconds", type=float, default=0, help="at most so long")
-    parser.add_argument("--only", default="", metavar="WORDS", help="stores whose kind has these words")
+    parser.add_argument(
+        "--shape", default="", choices=["", *SHAPES], metavar="NAME", help="only this one of shapes.py"
+    )
+    parser.add_argument(
+        "--harm", default="", choices=["", *HARMS], metavar="NAME", help="only this one of harms.py"
+    )
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args(words)
     began, counts, stores = time.monotonic(), Counter[tuple[int, str]](), 0
@@ -116,20 +118,18 @@ def main(words: list[str]) -> int:
         shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared)))
         forks = stack.enter_context(ForkServer())
-        judge = stack.enter_context(Judge(options.version, place, forks))
+        generator = Generator(forks, options.shape, options.harm)
+        judge = stack.enter_context(Judge(options.version, place, generator))
         for number in range(options.first, options.first + options.count):
             if options.seconds and time.monotonic() - began > options.seconds:
                 break
             try:
-                judged = judge.judge(options.seed, number, options.keep, options.only)
+                case, found = judge.judge(options.seed, number, options.keep)
             except Exception as error:  # the run goes on with the next store
                 traceback.print_exc()
                 counts[0, f"the referee fails with {type(error).__name__}"] += 1
                 print(f"{options.seed}/{number} the referee fails: {error}", flush=True)
                 continue
-            if judged is None:
-                continue
-            case, found = judged
             stores += 1
             for breach in found:
                 counts[breach.law, breach.kind] += 1
