@@ -92,7 +92,7 @@ class StoreSlices:
     """What a read takes from one store.
 
     No consume queue serves the `scanned` slices: the commitlog is walked for them, in parts that adjoin at
-    the physical offsets `cuts`. `repeated` are those of their queues whose offsets began again at 0.
+    the physical offsets `cuts`. `repeated` are those of their queues in which not all messages count.
     """
 
     store: Store
@@ -107,7 +107,7 @@ class StoreSlices:
             self.slices.append(piece)
             return
         self.scanned.append(piece)
-        if len(queue.scanned.epochs) > 1:
+        if queue.scanned.claims.left:
             self.repeated.append(queue.scanned)
 
     def of_queues(self, names: Collection[MessageQueue]) -> StoreSlices:

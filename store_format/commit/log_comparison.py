@@ -51,7 +51,7 @@ from store_format.survey.queues import (
     scan_log,
     within_damage,
 )
-from store_format.survey.right_entries import shown_delays
+from store_format.survey.right_entries import Contradictions, shown_delays
 
 _log = logging.getLogger(__name__)
 
@@ -172,6 +172,8 @@ class LogComparison:
         scan = self.scan = self._scan()
         comparison = QueueComparison(
             self._find(scan.batch_topics),
+            log=self.log,
+            contradictions=Contradictions(self.source, self.log),
             log_stop=self.stop,
             broker_start=self.broker_start,
             on_placed=on_placed,

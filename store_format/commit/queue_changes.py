@@ -32,7 +32,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import locate
 from store_format.names import QueueKey
 from store_format.survey.fates import has_queue_files
-from store_format.survey.queues import ComparedQueue, PlacedUnits, StoredQueue, right_units
+from store_format.survey.queues import ComparedQueue, PlacedUnits, StoredQueue
 
 _CHUNK = 1 << 16  # units
 
@@ -213,8 +213,7 @@ class QueuesAside:
             return
 
         def differs(wanted: NDArray[np.void], start: int) -> NDArray[np.bool_]:
-            there = stored.read(start, start + len(wanted))
-            return ~right_units(wanted, there, log_range[1], stored.topic)
+            return ~queue.right(wanted, stored.read(start, start + len(wanted)), start)
 
         _copy(root, aside, stored, queue.differences[0].first, stop, files, chosen=differs)
 

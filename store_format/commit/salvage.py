@@ -64,7 +64,7 @@ def find_holes(log: CommitLog, end: int, readable: ReadableEnd, contradictions: 
             continue
         refs = log.refs_of(step)
         sizes = dict(zip(refs.physical_offsets.tolist(), refs.sizes.tolist(), strict=True))
-        bad = contradictions.of_units(locate(refs, verify_crc=False)[0])
+        bad = contradictions.of_log(locate(refs, verify_crc=False)[0])
         places += [(physical, physical + sizes[physical]) for physical in bad]
     places += [*readable.damaged, *readable.hidden]
     if len(readable.damaged) >= DAMAGED_MAX or len(places) >= DAMAGED_MAX:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from store_format import kernels
 from store_format.arrays.ranges import distinct_values
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
+from store_format.consumequeue.claims import CLAIM, counted
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
@@ -71,6 +72,14 @@ class FoundEntries:
     count: _Ints
     physical: _Ints
     size: _Ints
+
+    def claims(self, rows: NDArray[Any]) -> NDArray[np.void]:
+        """The chosen entries as `CLAIM` records."""
+        columns = {"physical": self.physical, "offset": self.offset, "batch_size": self.count}
+        claims = np.empty(len(self.key[rows]), CLAIM)
+        for name, values in columns.items():
+            claims[name] = values[rows]
+        return claims
 
 
 def find_entries(
@@ -338,21 +347,18 @@ class Dispatch:
         return list(self._names), rows
 
     def entries(self) -> dict[QueueKey, MissingEntries]:
-        """The collected entries by queue. Of two messages with one queue offset the later counts."""
+        """The collected entries by queue, of the messages that count (`Claims`)."""
         if not self._rows:
             return {}
         rows = np.concatenate(self._rows)
         if kernels.worth(0) and (grouped := self._grouped(rows)) is not None:
             return grouped
-        rows = rows[np.lexsort((rows["physical"], rows["offset"], rows["queue"]))]
-        last = np.ones(len(rows), bool)
-        last[:-1] = np.logical_or(np.diff(rows["queue"]), np.diff(rows["offset"]))
-        rows = rows[last]
+        rows = rows[np.lexsort((rows["physical"], rows["queue"]))]
         found = {}
         firsts = np.flatnonzero(np.diff(rows["queue"], prepend=-1)).tolist()
         for first, stop in zip(firsts, [*firsts[1:], len(rows)], strict=True):
             queue = self._names[int(rows["queue"][first])]
-            mine = rows[first:stop]
+            mine = counted(rows[first:stop])
             found[queue] = MissingEntries(
                 mine["offset"].copy(), pack_entries(mine, batch=queue[0] in self._batch_topics)
             )

@@ -111,8 +111,11 @@ def diagnose(
         stray_bytes=stray_bytes,
         lost_entries=lost_entries,
         lost_in_crash=queues.ahead if is_last_crash else 0,
-        readable=summary.readable - queues.contradicted - queues.unread + queues.batched,
+        readable=summary.readable - queues.left_out + queues.batched,
         batched=queues.batched,
+        repeated=queues.repeated,
+        not_light=queues.not_light,
+        unclaimed=queues.unclaimed,
     )
     check_topics(findings, root, queues.topics)
     check_queue_ids(findings, root, queues.filled)

@@ -124,7 +124,9 @@ class LogSummary:
     `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
     messages: consume queues of the crashed store point to them, behind the log's end.
     A batch is one of `units`; `batched` counts the other messages of the batches. The bodies of `unopened`
-    messages are whole, and no read can open them.
+    messages are whole, and no read can open them. `repeated` messages are in no queue, because another
+    message has their offset, `not_light` are not in a light queue for this reason; `unclaimed` queue offsets
+    between others no message has.
     """
 
     files: int = 0
@@ -147,6 +149,9 @@ class LogSummary:
     lost_in_crash: int = 0
     batched: int = 0
     unopened: int = 0
+    repeated: int = 0
+    not_light: int = 0
+    unclaimed: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -277,11 +282,13 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     whole, notes = f"{summary.readable:,} {_messages(summary.readable)} readable", _notes(diagnosis)
     crash = f", {summary.lost_in_crash:,} {_messages(summary.lost_in_crash)} lost with the crash"
     crash = crash if summary.lost_in_crash else ""
+    has_gaps = diagnosis.given_up or summary.repeated or summary.not_light or summary.unclaimed
+    none = "" if has_gaps else ", none lost"
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
         gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
         gone += summary.unplaced_bytes - summary.stray_bytes
-        lost = "" if crash or diagnosis.given_up else ", none lost"  # damage of queues and index files
+        lost = "" if crash else none  # damage of queues and index files
         if count := summary.lost_entries + summary.unopened:
             lost = f", {count:,} {_messages(count)} lost"
         elif gone:
@@ -300,7 +307,6 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         return f"damaged in {places}: {whole}{lost}{crash}{notes}{_start(diagnosis)}", step
     if summary.cut_messages:
         return f"damaged before its end: {whole}{crash}{notes}{_start(diagnosis)}", NextStep.SALVAGE
-    none = "" if diagnosis.given_up else ", none lost"
     whole += (_NOT_ALL if diagnosis.has_more else crash or none) + notes
     if summary.state == "live":
         return f"in use, and sound so far: {whole}", NextStep.AGAIN
@@ -330,10 +336,24 @@ def _messages(count: int) -> str:
 def _notes(diagnosis: Diagnosis) -> str:
     """What the log does not have any more, although nothing is wrong with it."""
     begin, given_up = diagnosis.log_begin, diagnosis.given_up
-    notes = f"; an earlier recovery gave up {given_up}" if given_up else ""
+    summary, notes = diagnosis.summary, ""
+    if summary.repeated or summary.not_light:
+        notes += f"; {repeated_text(summary.repeated, summary.not_light)}"
+    if summary.unclaimed:
+        notes += f"; {summary.unclaimed:,} queue offset{'s' * (summary.unclaimed != 1)} between others ha"
+        notes += f"{'s' if summary.unclaimed == 1 else 've'} no message"
+    notes += f"; an earlier recovery gave up {given_up}" if given_up else ""
     if begin:
         notes += f"; the log begins at {begin}: earlier messages were deleted (by retention or by hand)"
     return notes
+
+
+def repeated_text(repeated: int, not_light: int) -> str:
+    """Says how many messages are not where they belong, because another message has their queue offset."""
+    counts = ((repeated, "in no queue"), (not_light, "not in a light queue that they name"))
+    parts = [f"{n:,} {_messages(n)} {'is' if n == 1 else 'are'} {where}" for n, where in counts if n]
+    offset = "its offset" if repeated + not_light == 1 else "their offset"
+    return f"{' and '.join(parts)}: the broker filed another one at {offset}"
 
 
 def _start(diagnosis: Diagnosis) -> str:

@@ -6,7 +6,7 @@ Only another queue is read a second time, entry by entry, to report the wrong on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,7 +24,7 @@ from store_format.consumequeue.files import ext_directory, place_in_files, queue
 from store_format.consumequeue.units import lost_mask, message_mask, pre_blank_mask, resolve_known
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
-from store_format.diagnose.problems import EXTENSION_ADVICE, Findings, Severity
+from store_format.diagnose.problems import EXTENSION_ADVICE, Findings, Severity, repeated_text
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import entry_names, offset_file_name
 from store_format.java.text import tags_code_many
@@ -68,6 +68,10 @@ _AHEAD_ADVICE = (
     "Messages of this queue are lost, or the group was set too far: the next messages get these offsets "
     "again, and the group does not get them. Set the group back (mqadmin resetOffsetByTime) before that"
 )
+_REPEATED_ADVICE = (
+    "Nothing needs to be done: of two messages with one queue offset a broker serves the first "
+    "(ConsumeQueue.putMessagePositionInfo); a search by key finds both"
+)
 _LAG_ADVICE = (
     "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "
     "rmqlog recover: no message is lost"
@@ -105,14 +109,15 @@ class QueueCheck:
         self._findings, self._root, self._log = findings, root, log
         self._lag, self._behind = _LAG[states[0]], states[1]
         self._log_end, self._has_queues = log_end, has_queues
-        self._contradictions = Contradictions(root, log)
         # known after `finish`:
         self.lead_behind_files = False  # whether entries lead behind the last file of the log
         self.ahead = 0  # entries that lead behind the log's end
         self.is_incomplete = False  # whether the files of a queue are lost
         self.lacks_level = False  # whether those of a delay level are
-        self.contradicted = 0  # messages with a wrong topic
         self.unread = 0  # messages of deleted topics, and of queues about which a reader asks
+        self.repeated = 0  # messages whose place another one has
+        self.not_light = 0  # the same in a light queue
+        self.unclaimed = 0  # queue offsets between others that no message has, and no recovery gave up
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
@@ -137,7 +142,9 @@ class QueueCheck:
         begins = noted_begins(root)
         with suppress(StoreError):  # `queue_directories` reports what is no queue
             begins |= begun_again(log, queues_in_log(root, log, lambda _: None))
-        self.comparison = QueueComparison(self._find, log_stop=end, begins=begins)
+        self.comparison = QueueComparison(
+            self._find, log=log, contradictions=Contradictions(root, log), log_stop=end, begins=begins
+        )
 
     def _find(self, key: QueueKey) -> StoredQueue:
         return self._stored.get(key) or StoredQueue(
@@ -155,6 +162,11 @@ class QueueCheck:
         queues = self.comparison.queues
         return {key: (queue.stored.directory, queue.equal) for key, queue in queues.items() if queue.equal}
 
+    @property
+    def left_out(self) -> int:
+        """The messages that no read returns, although they are whole."""
+        return len(self.comparison.contradicted) + self.repeated + self.unread
+
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""
         self._dispatch.add(run, self._log)
@@ -166,25 +178,20 @@ class QueueCheck:
         if self._log_end is not None:
             rows = rows[rows["physical"] < self._log_end]
         self.batched += int((rows["batch_size"] - 1).sum())
-        for number, key in enumerate(names):
-            if key not in self._stored and self._contradictions.similar_to(key[0]):
-                mine = rows["queue"] == number
-                bad = self._contradictions.of_queue(key, rows["offset"][mine], rows["physical"][mine])
-                for error in bad.values():
-                    self._findings.add_error("damage", error, DAMAGE_ADVICE)
-                rows = rows[~np.isin(rows["physical"], list(bad))]
-                self.contradicted += len(bad)
         self.comparison.add(names, rows)
 
     def finish(self, lost: Lost, log_end: int) -> int:
         """Reports all differences, and returns how many messages are lost: entries lead to them, or
-        they have a wrong topic, or no entry and no message has queue offsets between others.
+        they have a wrong topic or place, or no entry and no message has queue offsets between others.
 
         The walk ended at `log_end`; entries may point into `lost`.
         """
         self._compare_pending()
         if lost.stop:
             self.comparison.end(lost.contains)
+        contradicted = self.comparison.contradicted
+        for error in contradicted.values():
+            self._findings.add_error("damage", error, DAMAGE_ADVICE)
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = 0
         ends: dict[QueueKey, int] = {}
@@ -193,7 +200,7 @@ class QueueCheck:
             if not stored.files:
                 continue
             compared, extension = self.comparison.queues.get(key), ext_directory(self._root, *key)
-            check = _EntryCheck(self._findings, stored, targets, compared, extension)
+            check = _EntryCheck(self._findings, stored, targets, compared, extension, [*contradicted])
             check.run(self._behind)
             stranded += check.lost
             seen = self.comparison.queues.get(key)
@@ -207,6 +214,7 @@ class QueueCheck:
             advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
             self._findings.add("info", place, 0, expected, found, advice)
         self._report_absent()
+        self._count_places(has_lost=bool(lost.stop or contradicted))
         if self.comparison.misplaced:
             place, expected = f"{self._root}/consumequeue", "messages of queues that can have files"
             found = f"{self.comparison.misplaced} messages whose queue id or queue offset no queue can have"
@@ -221,7 +229,23 @@ class QueueCheck:
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
             hidden += sum(each.count for each in gone_by_ledger(self._root, self._log, lambda: ends))
-        return stranded + hidden + self.contradicted + (self.ahead if is_clean else 0)
+        return stranded + hidden + len(contradicted) + (self.ahead if is_clean else 0)
+
+    def _count_places(self, *, has_lost: bool) -> None:
+        """Counts messages that are in no queue, and offsets without a message, unless those are lost."""
+        given_up = self._given_up()
+        for key, queue in self.comparison.queues.items():
+            claims = queue.seen.claims
+            self.repeated += 0 if is_light_queue(key[0]) else claims.repeated
+            self.not_light += claims.repeated if is_light_queue(key[0]) else 0
+            self.unclaimed += sum(
+                stop - first - given_up.within({key: (first, stop)}).count
+                for first, stop in ([] if has_lost else claims.gaps)
+            )
+        if self.repeated or self.not_light:
+            place, expected = f"{self._root}/consumequeue", "one message for each queue offset"
+            found = repeated_text(self.repeated, self.not_light)
+            self._findings.add("info", place, 0, expected, found, _REPEATED_ADVICE)
 
     def _given_up(self) -> GivenUp:
         with suppress(CorruptStoreError):  # another check reports the file
@@ -291,6 +315,7 @@ class _EntryCheck:
     targets: Targets
     compared: ComparedQueue | None
     extension: str  # its directory
+    damaged: Sequence[int]  # the physical offsets of messages that are reported already
     low: int = 0  # the number of the first unit that is not pre-blank
     stop: int = 0  # the queue offset behind the last entry
     first_physical: int = -1  # the physical offset in the first entry that points into the log
@@ -450,7 +475,7 @@ class _EntryCheck:
                 offset = int(self._offsets(number, units)[row])
                 expected = f"the place of the message {self._name} offset {offset}"
                 self._report(*self._place(number + row), expected, f"physicalOffset {int(physical[row])}")
-            rows = np.flatnonzero(message_mask(units) & is_readable)
+            rows = np.flatnonzero(message_mask(units) & is_readable & ~np.isin(physical, self.damaged))
             in_files = self.targets.log.file_index(physical[rows])
             for index in np.unique(in_files).tolist():
                 if index >= 0:
@@ -458,6 +483,7 @@ class _EntryCheck:
 
     def _check_in_file(self, index: int, number: int, units: _Units, rows: _IntArray) -> None:
         """Compares the entries at `rows` of `units`, which point into one file, with their messages."""
+
         right = np.ones(len(rows), bool)
 
         def report(row: int, at: int, expected: str, found: str) -> None:
@@ -489,7 +515,7 @@ class _EntryCheck:
             tags = stored["tags_code"].astype(np.int64)
             for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
                 report(int(kept[i]), _TAGS_CODE_AT, f"tagsCode {int(codes[i])} of ", str(int(tags[i])))
-        for each in self._differences("wrong"):
+        for each in self._differences("wrong"):  # of a light queue, whose messages name another one
             stale = right & (offsets >= each.first) & (offsets < each.stop)
             for row in np.flatnonzero(stale).tolist():
-                report(row, 0, "the last of ", f"physicalOffset {int(physical[row])}, of an earlier message")
+                report(row, 0, "", f"physicalOffset {int(physical[row])}, of another message")

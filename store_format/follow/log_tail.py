@@ -405,7 +405,7 @@ def _begins_behind(queue: QueueRange, physical_offset: int) -> bool:
 def _begin(queue: Queue) -> tuple[int, int]:
     """The physical offset and the queue offset of the first message since the queue began again at 0."""
     if queue.scanned is not None:
-        return queue.scanned.epochs[-1][:2]
+        return queue.scanned.claims.begin, queue.scanned.claims.first
     bounds = queue.range.bounds
     return (-1 if bounds is None else bounds.first_physical_offset), queue.min_offset
 
@@ -462,7 +462,7 @@ def replaced_since(queue: Queue, offset: int, place: int) -> Replaced | None:
     """
     physical_offset = physical_offset_of(place)
     if queue.scanned is not None:
-        begin, first, _ = queue.scanned.epochs[-1]
+        begin, first = _begin(queue)
         if begin > physical_offset and first < offset:
             return Replaced(offset, first)
         return Replaced(offset, None) if _is_other(queue.store.log, place) else None
@@ -492,11 +492,11 @@ def offset_behind(queue: Queue, place: int) -> int:
         return split_at(queue.piece(), [physical_offset + 1])[1].start
     if queue.scanned.last <= physical_offset:
         return queue.max_offset
-    begin, first, _ = queue.scanned.epochs[-1]
+    begin, first = _begin(queue)
     if begin > physical_offset:
         return first
     behind = survey(queue.store.log, queue.topic.__eq__, start=physical_offset).queues[queue.key]
-    begin, first, _ = behind.epochs[-1]
+    begin, first, _ = behind.epochs[0]
     return first + (begin == physical_offset)
 
 

@@ -2,7 +2,7 @@
 
 RocksDB keeps the consume queues, or they are deleted or damaged. `survey` walks the commitlog once and finds
 its queues and their offsets; `LogReader` returns the rows of a physical range. If a queue offset repeats,
-because its topic was deleted and created again, the later message counts.
+`consumequeue/claims.py` says which message counts.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _collect(
         if not len(rows):
             continue
         queue = queues.setdefault(key, LogQueue(*key))
-        queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
+        queue.add(found.claims(rows))
         if len(queue.epochs) > _EPOCHS_MAX:
             position = queue.epochs[-1][0] - units.refs.file.start
             expected = f"at most {_EPOCHS_MAX} restarts of the queue offsets of {topic}-{queue_id}"
@@ -274,7 +274,7 @@ class LogReader:
         starts, stops = np.array([p.start for p in self.slices]), np.array([p.stop for p in self.slices])
         keep = (piece >= 0) & (found.offset < stops[piece]) & (found.offset + found.count > starts[piece])
         for key, queue in self.queues.items():
-            if len(queue.epochs) > 1:
+            if queue.claims.left:
                 mine = np.flatnonzero(piece == pieces[key])
                 keep[mine] &= queue.counts(found.physical[mine], found.offset[mine])
         rows = np.flatnonzero(keep)

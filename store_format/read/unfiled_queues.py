@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -274,7 +274,7 @@ def _is_misspelt(store: OpenStore, queue: LogQueue) -> bool:
     """Whether a flipped bit gave a light queue its name: a similar one has an entry for its message."""
     physical, offset, _ = queue.epochs[0]
     known = Contradictions(store.path, store.log)
-    return bool(known.of_queue((queue.topic, queue.queue_id), np.array([offset]), np.array([physical])))
+    return bool(known.of_topic((queue.topic, queue.queue_id), np.array([offset]), np.array([physical])))
 
 
 def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
@@ -514,7 +514,7 @@ def _seen_once(
             _SEEN.pop(next(iter(_SEEN)))
         _SEEN[key] = found.queues, found.cuts[-1]
     queues, end = _SEEN[key]
-    return {key: replace(queue, epochs=[*queue.epochs]) for key, queue in queues.items()}, end
+    return {key: queue.copy() for key, queue in queues.items()}, end
 
 
 def _reaches_end(log: CommitLog, end: int, limit: int, high: int) -> bool:

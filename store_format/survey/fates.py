@@ -1,8 +1,8 @@
 """What became of messages that no consume queue file shows, and at which offsets their queues go on.
 
-A `LogQueue` is a queue as the messages of the commitlog show it, with the places where its offsets began
-again. A queue offset is never given a second time. So a queue that lacks its newest entries, or all its
-files, goes on at the end that other files of the store know (`known_ends`, `past_queues`).
+A `LogQueue` is a queue as the messages of the commitlog show it, with the places where its offsets went back.
+No queue offset is given a second time while a topic lives. So a queue that lacks its newest entries, or all
+its files, goes on at the end that other files of the store know (`known_ends`, `past_queues`).
 
 `decide` is the only place that decides the fate of the messages: the first rule that applies counts. `read`,
 `commit` and `diagnose` ask it. What nothing shows is asked for (`question`), never guessed.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, lru_cache
 from typing import Literal, NamedTuple
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import Ledger, given_up_ranges, ledger_path, noted_begins, read_ledger
 from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.claims import Claims
 from store_format.consumequeue.files import (
     FOLDERS,
     QueueKind,
@@ -63,11 +64,11 @@ _Ints = NDArray[np.int64]
 class LogQueue:
     """A queue as the commitlog shows it: offsets [min_offset, max_offset) of its messages.
 
-    `epochs` has one element for each time that the queue's offsets started again: the physical offset of that
+    `epochs` has one element for each time that the queue's offsets went back: the physical offset of that
     place, the first queue offset and the offset after the last. Usually there is one; more mean that the
-    topic was deleted and created again. `last` is the physical offset of the last message, `last_old` that of
-    the last message before the newest epoch. `gaps` counts the queue offsets between others that no message
-    has, since the offsets last began at 0.
+    topic was deleted and created again, or that two messages claim one offset: the `claims` say which count.
+    `last` is the physical offset of the last message, `last_old` that of the last message before the newest
+    epoch.
     """
 
     topic: str
@@ -78,11 +79,11 @@ class LogQueue:
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     last: int = -1
     last_old: int = -1
-    gaps: int = 0
+    claims: Claims = field(default_factory=Claims)
 
     @property
     def min_offset(self) -> int:
-        return min(first for _, first, _ in self.epochs)
+        return self.claims.first
 
     @property
     def max_offset(self) -> int:
@@ -90,8 +91,12 @@ class LogQueue:
 
         Messages of a deleted topic do not count.
         """
-        starts = [number for number, (_, first, _) in enumerate(self.epochs) if first == 0]
-        return max(stop for _, _, stop in self.epochs[starts[-1] if starts else 0 :])
+        return self.claims.stop
+
+    @property
+    def gaps(self) -> int:
+        """How many queue offsets between others no message has."""
+        return sum(stop - start for start, stop in self.claims.gaps)
 
     @property
     def range(self) -> QueueRange:
@@ -105,20 +110,22 @@ class LogQueue:
         """Whether messages from before the queue restarted have offsets that the queue does not have now."""
         return any(stop > self.max_offset for _, _, stop in self.epochs)
 
-    def add(self, physical: _Ints, offset: _Ints, stop: _Ints) -> None:
-        """Takes in messages in commitlog order; at least one."""
+    def copy(self) -> LogQueue:
+        return replace(self, epochs=[*self.epochs], claims=self.claims.copy())
+
+    def add(self, rows: NDArray[np.void], *, begins: bool = False) -> list[tuple[bool, NDArray[np.void]]]:
+        """Takes in messages in commitlog order; at least one. Returns what `Claims.add` yields."""
+        physical, offset, stop = rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"]
         starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
         for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
             first, last = int(offset[low]), int(stop[high - 1])
-            gaps = last - first - int((stop[low:high] - offset[low:high]).sum())
             if low == 0 and self.epochs and first >= self.epochs[-1][2]:
-                self.gaps += gaps + first - self.epochs[-1][2]
                 self.epochs[-1] = (*self.epochs[-1][:2], last)
             else:
-                self.gaps = gaps + (self.gaps if first else 0)
                 self.last_old = int(physical[low - 1]) if low else self.last
                 self.epochs.append((int(physical[low]), first, last))
         self.last = int(physical[-1])
+        return list(self.claims.add(rows, begins=begins))
 
     def join(self, later: LogQueue) -> None:
         """Takes in what another walk found after this part of the commitlog."""
@@ -129,12 +136,13 @@ class LogQueue:
                 self.last_old = later.last_old if number else self.last
                 self.epochs.append((begin, first, stop))
         self.last = later.last
+        self.claims.join(later.claims)
 
     def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
-        """Which messages count: those whose queue offset no later epoch has."""
-        keep = physical >= self.epochs[0][0]
-        for begin, first, stop in self.epochs[1:]:
-            keep &= (physical >= begin) | (offset < first) | (offset >= stop)
+        """Which messages count: those whose queue offset no other message has taken."""
+        keep: NDArray[np.bool_] = physical >= self.epochs[0][0]
+        for low, high, start, stop in self.claims.left:
+            keep &= (physical < low) | (physical >= high) | (offset < start) | (offset >= stop)
         return keep
 
 
@@ -389,7 +397,7 @@ def question(root: str, queues: Mapping[QueueKey, LogQueue], *, is_part: bool = 
 
     With `is_part`, only a part of the commitlog was read.
     """
-    count = sum(queue.epochs[-1][2] - queue.epochs[-1][1] for queue in queues.values())
+    count = sum(queue.max_offset - queue.min_offset for queue in queues.values())
     (topic, queue_id), more = min(queues), "at least " if is_part else ""
     topics = sorted({topic for topic, _ in queues})
     names = f"topic {topic} was" if len(topics) == 1 else f"the topics {first_names(topics)} were"

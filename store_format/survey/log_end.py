@@ -352,9 +352,8 @@ def _max_offsets(log: CommitLog, end: LogEnd) -> dict[QueueKey, int]:
     for run in log.runs(end.scan_start, end.offset):
         found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
         for number in np.unique(found.key).tolist():
-            rows = found.key == number
             queue = known.setdefault(found.keys[number], LogQueue(*found.keys[number]))
-            queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
+            queue.add(found.claims(found.key == number))
     return {key: queue.max_offset for key, queue in known.items()}
 
 

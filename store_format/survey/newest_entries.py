@@ -17,13 +17,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.ledger import given_up_ranges, noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
@@ -42,7 +43,13 @@ from store_format.message.properties import PropertyTable
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import deleted_until, last_commit_ends
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, entry_at, goes_on_to, has_own_entry
-from store_format.survey.right_entries import is_own, last_own, own_newest, place_of_message
+from store_format.survey.right_entries import (
+    is_own,
+    last_own,
+    leads_to_own,
+    own_newest,
+    place_of_message,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +180,9 @@ def lacks_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
     message = place_of_message(log, physical_offset) if physical_offset >= 0 else None
     if message is None or message.sys_flag & (_NOT_QUEUED | sysflag.INNER_BATCH):
         return False
-    return entry_at(root, message.key, message.offset) != physical_offset
+    found = entry_at(root, message.key, message.offset)
+    other = None if found in (None, physical_offset) else place_of_message(log, found)
+    return found != physical_offset and (other is None or other[:2] != message[:2])
 
 
 def _has_entries(queue: QueueRange) -> bool:
@@ -227,7 +236,7 @@ def _with_tail(
             continue
         queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
         end = queue.max_offset
-        queue, entries = _without_cut(queue, found) if _is_filled(queue) else (queue, found)
+        queue, entries = _without_cut(log, tail, queue, found) if _is_filled(queue) else (queue, found)
         if known is not None:
             entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
         if len(entries.units):
@@ -417,7 +426,7 @@ def judged_queues(
     """
     whole = _Whole(log)
 
-    def is_foreign(physical: int) -> bool:
+    def is_foreign(_: int, physical: int) -> bool:
         start = whole.at(physical)
         return start >= 0 and (is_live or has_own_entry(root, log, start))
 
@@ -465,17 +474,30 @@ def _without_overwritten(
     if not cut:
         return queues, set()
     whole = _Whole(log, start, stop)
+
+    def is_overwritten(key: QueueKey, offset: int, physical: int) -> bool:
+        message = place_of_message(log, physical) if whole.at(physical) == physical else None
+        other = queues.get(message.key) if message is not None else None
+        if message is None or other is None:
+            return whole.at(physical) >= 0
+        # Else its queue id or queue offset is wrong: it is damaged.
+        last = offset - 1 if message.key == key else other.max_offset
+        return message.offset <= last and not _agrees(other, message.offset, log)
+
     return queues | {
-        key: _cut_overwritten(queue, log, lambda place: whole.at(place) >= 0) for key, queue in cut.items()
+        key: _cut_overwritten(queue, log, partial(is_overwritten, key)) for key, queue in cut.items()
     }, set(cut)
 
 
-def _without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, MissingEntries]:
-    """The queue up to the first entry that does not point to its message, and what is missing after it.
+def _without_cut(
+    log: CommitLog, tail: _LogTail, queue: QueueRange, found: MissingEntries
+) -> tuple[QueueRange, MissingEntries]:
+    """The queue up to the first entry that does not point to a message of its place, and what is missing
+    after it.
 
     `found` has entries of all messages in the log's tail that were stored after the queue's last one, or of
     all in the tail. An entry that points elsewhere was written for a message that an earlier recovery has
-    cut, and so were all entries after it.
+    cut, and so were all entries after it. Of two messages of one place that has an entry, the entry's counts.
     """
     offsets = found.queue_offsets
     known = offsets[offsets < queue.max_offset]
@@ -489,18 +511,31 @@ def _without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, 
             stored, expected = units[places], found.units[: len(known)]
             right = (on_disk[places] == known) & (stored["size"] == expected["size"])
             right &= stored["physical_offset"] == expected["physical_offset"]
+            physical = stored["physical_offset"].astype(np.int64)
+            is_cut = (physical >= tail.stop) | within_ranges(physical, tail.hidden)
+            odd = np.flatnonzero(~right & (on_disk[places] == known) & ~is_cut & (not queue.is_batch))
+            if len(odd):
+                right[odd] = leads_to_own(log, (queue.topic, queue.queue_id), known[odd], stored[odd])
         if not right.all():
             stop = int(known[~right][0])
             queue = _cut_at(queue, stop)
-    return queue, MissingEntries(offsets[offsets >= stop], found.units[offsets >= stop])
+    # A message before that of the last entry has an entry (ConsumeQueue.putMessagePositionInfo).
+    last = -1 if queue.bounds is None or queue.is_batch else queue.bounds.last_physical_offset
+    kept = (offsets >= stop) & (found.units["physical_offset"] > last)
+    return queue, MissingEntries(offsets[kept], found.units[kept])
 
 
-def _cut_overwritten(queue: QueueRange, log: CommitLog, is_overwritten: Callable[[int], bool]) -> QueueRange:
+def _cut_overwritten(
+    queue: QueueRange, log: CommitLog, is_overwritten: Callable[[int, int], bool]
+) -> QueueRange:
+    """The queue without its last entries of which `is_overwritten`, asked with queue offset and physical
+    offset, says that their message is another one now.
+    """
     stop = queue.max_offset
     while stop > queue.min_offset:
         _, units = read_slice(queue.piece(stop - 1, stop))
         physical = int(units[0]["physical_offset"]) if len(units) else -1
-        if not is_overwritten(physical) or _agrees(queue, stop - 1, log):
+        if not is_overwritten(stop - 1, physical) or _agrees(queue, stop - 1, log):
             break
         stop -= 1
     return _cut_at(queue, stop)

@@ -4,12 +4,13 @@
 interpreter lock. The parts, with the queue and index entries of their messages, come back in the order of the
 log. `QueueComparison` takes the entries in this order.
 
-A message of a simple queue belongs at the place of its queue offset, so that of two messages with one queue
-offset the later counts. A queue whose offsets begin at 0 again, because its topic was deleted and created
+A message of a simple queue belongs at the place of its queue offset; `Claims` says which of two messages with
+one queue offset counts. A queue whose offsets begin at 0 again, because its topic was deleted and created
 again, loses what it had (spec 3.3). Places without a message between others get `lost_units`, those before
 the first one pre-blank units. A batch queue has one unit after the other (spec 3.5).
 
-Entries that the log cannot show are right: those of expired messages, and those of messages in damaged bytes.
+An entry that leads to a message of its place is right, whatever other message claims the place. Entries that
+the log cannot show are right, too: those of expired messages, and those of messages in damaged bytes.
 An address in consumequeue_ext counts as the right tags code (spec 3.4).
 """
 
@@ -43,20 +44,21 @@ from store_format.consumequeue.units import (
     valid_units,
 )
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
-from store_format.errors import OffsetOutOfRangeError, StoreError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError
 from store_format.files.read import list_store_files
 from store_format.files.view import open_view
 from store_format.index.updates import IndexBatch, index_batch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import LogQueue
+from store_format.survey.right_entries import Contradictions, leads_to_own
 
 PART_SIZE = 64 << 20  # bytes of the log
 _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
 _LOST_FILES_MAX = 256  # the same in files of the queue
 _CHUNK = 1 << 16  # units
 _BISECTED_MORE = 64  # units of a batch queue that are read behind the expected ones
-_DIFFERENCES_MAX = _GAPS_MAX = 1 << 16  # of one queue: more are joined, or not listed
+_DIFFERENCES_MAX = 1 << 16  # of one queue: more are joined
 _BATCH_FIELDS = ("physical_offset", "size", "store_timestamp", "base_offset", "batch_size")
 
 Kind = Literal["missing", "wrong", "unfilled"]
@@ -187,9 +189,9 @@ class QueuePlaces:
     """Where the entries of a queue's messages belong.
 
     Units `first` to `stop` exist; in a simple queue these are queue offsets. `entries` counts messages,
-    `misplaced` those whose offset no queue can have. `gaps` are the offsets without a message. `problem`
-    says why the queue cannot be built: what was expected, and what was found. `is_part`: the messages before
-    the first one are not looked at, so that nothing is said of their places.
+    `misplaced` those whose offset no queue can have. `problem` says why the queue cannot be built: what was
+    expected, and what was found. `is_part`: the messages before the first one are not looked at, so that
+    nothing is said of their places.
     """
 
     topic: str
@@ -203,22 +205,14 @@ class QueuePlaces:
     entries: int = 0
     misplaced: int = 0
     problem: tuple[str, str] | None = None
-    gaps: list[tuple[int, int]] = field(default_factory=list)  # at most _GAPS_MAX
 
-    def add(self, rows: _Units) -> Iterator[PlacedUnits | None]:
-        """The places of the next messages. None: the queue begins again, and loses what it had."""
-        offsets, stops = rows["offset"], np.add(rows["offset"], rows["batch_size"])
-        again = np.flatnonzero((offsets[1:] == 0) & (stops[:-1] > 0)) + 1
-        for low, high in zip([0, *again.tolist()], [*again.tolist(), len(rows)], strict=True):
-            if int(offsets[low]) == 0 and self.max_offset:
-                self.begin_again()
-                yield None
-            if self.problem is None:
-                yield from (self._append if self.is_batch else self._place)(rows[low:high])
+    def add(self, rows: _Units) -> Iterator[PlacedUnits]:
+        """The places of the next messages, which count and have consecutive offsets (`Claims.add`)."""
+        if self.problem is None:
+            yield from (self._append if self.is_batch else self._place)(rows)
 
     def begin_again(self) -> None:
         self.first = self.stop = self.max_offset = self.entries = 0
-        self.gaps.clear()
         self.problem = None
 
     def _append(self, rows: _Units) -> Iterator[PlacedUnits]:
@@ -232,45 +226,36 @@ class QueuePlaces:
             self.max_offset = int(rows["offset"][-1] + rows["batch_size"][-1])
 
     def _place(self, rows: _Units) -> Iterator[PlacedUnits]:
-        """Runs of consecutive offsets, each at its place."""
-        for part in np.split(rows, np.flatnonzero(np.diff(rows["offset"]) != 1) + 1):
-            first, stop = int(part["offset"][0]), int(part["offset"][-1]) + 1
-            if (stop + self.per_file) * CQ_UNIT.itemsize > OFFSET_MAX:
-                self.misplaced += len(part)
-                continue
-            units = pack_entries(part, batch=False)
-            if not self.stop:
-                yield from self._blank(self._begin(first), first)
-                self.first = self.stop = first
-            jump_max = min(_LOST_MAX, _LOST_FILES_MAX * self.per_file)
-            if max(first - self.stop, self.first - stop) > jump_max:
-                found = f"offset {first} at physical offset {int(part['physical'][0])} while the queue has "
-                found += f"{self.first} to {self.stop}"
-                self.problem = (f"consecutive queue offsets (at most {jump_max} missing)", found)
-                return
-            if first > self.stop:
-                yield from self._lost(self.stop, first, units[:1])
-            elif first < self.first:
-                yield from self._blank(min(stop, self.first), self.first)
-                if stop < self.first:
-                    self._note_gap(stop, self.first)
-                yield from self._blank(self._begin(first), first)
-            yield PlacedUnits(first, units, has_messages=True)
-            self.first, self.stop = min(first, self.first), max(stop, self.stop)
-            self.max_offset = self.stop
-            self.entries += len(part)
+        first, stop = int(rows["offset"][0]), int(rows["offset"][-1]) + 1
+        if (stop + self.per_file) * CQ_UNIT.itemsize > OFFSET_MAX:
+            self.misplaced += len(rows)
+            return
+        units = pack_entries(rows, batch=False)
+        if not self.stop:
+            yield from self._blank(self._begin(first), first)
+            self.first = self.stop = first
+        jump_max = min(_LOST_MAX, _LOST_FILES_MAX * self.per_file)
+        if max(first - self.stop, self.first - stop) > jump_max:
+            found = f"offset {first} at physical offset {int(rows['physical'][0])} while the queue has "
+            found += f"{self.first} to {self.stop}"
+            self.problem = (f"consecutive queue offsets (at most {jump_max} missing)", found)
+            return
+        if first > self.stop:
+            yield from self._lost(self.stop, first, units[:1])
+        elif first < self.first:
+            yield from self._blank(min(stop, self.first), self.first)
+            yield from self._blank(self._begin(first), first)
+        yield PlacedUnits(first, units, has_messages=True)
+        self.first, self.stop = min(first, self.first), max(stop, self.stop)
+        self.max_offset = self.stop
+        self.entries += len(rows)
 
     def _begin(self, first: int) -> int:
         """The units before the first one of its file are pre-blank, as by ConsumeQueue.fillPreBlank."""
         begin = first if self.is_part else first - first % self.per_file
         return begin if self.low is None or first - self.low > _LOST_MAX else min(begin, self.low)
 
-    def _note_gap(self, start: int, stop: int) -> None:
-        if len(self.gaps) < _GAPS_MAX:
-            self.gaps.append((start, stop))
-
     def _lost(self, start: int, stop: int, following: _Units) -> Iterator[PlacedUnits]:
-        self._note_gap(start, stop)
         for low in range(start, stop, _CHUNK):
             yield PlacedUnits(
                 low, lost_units(self.topic, min(_CHUNK, stop - low), following), has_messages=False
@@ -324,12 +309,14 @@ class ComparedQueue:
     """A queue as the log shows it, and where its files differ; `differences` ascend and do not overlap.
 
     `equal` entries are right. `by_broker` messages in all would be dispatched by a broker that starts.
-    `error` is raised by the files.
+    `error` is raised by the files. The `log` ends at `log_stop`.
     """
 
     stored: StoredQueue
     seen: LogQueue
     places: QueuePlaces
+    log: CommitLog | None = None
+    log_stop: int = OFFSET_MAX
     equal: int = 0
     by_broker: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -347,7 +334,7 @@ class ComparedQueue:
     def unnamed(self) -> list[tuple[int, int]]:
         """The queue offsets [first, stop) of messages between others that neither log nor queue show."""
         if not self.stored.files:
-            return self.places.gaps
+            return self.seen.claims.gaps
         first = self.places.first  # before it, no message need have been
         unfilled = (each for each in self.differences if each.kind == "unfilled" and each.first >= first)
         return [(each.first, each.stop) for each in unfilled]
@@ -381,7 +368,26 @@ class ComparedQueue:
         is_right = is_valid and self.seen.last < first < physical and not (has_second and second <= first)
         return int(first) if is_right else -1
 
-    def compare(self, placed: PlacedUnits, log_stop: int, broker_start: int) -> None:
+    def begins_with(self, rows: _Units) -> bool | None:
+        """Whether the queue begins at 0 with the first of these messages, as its first entry shows; None if
+        that leads to no message of its place.
+        """
+        if self.stored.is_batch or not self.is_comparable or self.stored.first:
+            return None
+        first = self.stored.read(0, 1)
+        is_own = self.right(pack_entries(rows[:1], batch=False), first, 0)[0]
+        return int(first["physical_offset"][0]) == int(rows["physical"][0]) if is_own else None
+
+    def right(self, wanted: _Units, stored: _Units, start: int) -> _Mask:
+        """Which stored units of a simple queue, from the queue offset `start` on, need no change."""
+        right = right_units(wanted, stored, self.log_stop, self.stored.topic)
+        others = message_mask(stored) & (stored["physical_offset"] != wanted["physical_offset"])
+        rows = np.flatnonzero(~right & others & (stored["physical_offset"] < self.log_stop))
+        if len(rows) and self.log is not None:
+            right[rows] = leads_to_own(self.log, self.key, start + rows, stored[rows])
+        return right
+
+    def compare(self, placed: PlacedUnits, broker_start: int) -> None:
         units = placed.units
         by_broker = np.zeros(len(units), bool)
         if placed.has_messages and broker_start < OFFSET_MAX:
@@ -397,9 +403,9 @@ class ComparedQueue:
             lacks = ~valid_batch_units(stored)
         else:
             stored = self.stored.read(placed.start, placed.start + len(units))
-            right = right_units(units, stored, log_stop, self.stored.topic)
+            right = self.right(units, stored, placed.start)
             if self.differences and placed.start < self.differences[-1].stop:
-                self._cut(placed.start, placed.start + len(units))  # the later message counts
+                self._cut(placed.start, placed.start + len(units))  # a gap, or a message that does not count
             if right.all():
                 self.equal += len(units) if placed.has_messages else 0
                 return
@@ -475,17 +481,20 @@ OnPlacedUnits = Callable[[ComparedQueue, PlacedUnits | None], None]
 class QueueComparison:
     """Compares queues with the log: `add` takes its entries, in the order of the log.
 
-    `find` returns the files of a queue, None for a queue that is not compared. `log_stop` is where the log
-    ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. `on_placed`
-    gets all placed units after they were compared, None where a queue begins again. With `is_part`, earlier
-    messages of the log are not added. Messages before the physical offset at which their queue `begins` are
-    of a deleted topic. Memory does not grow with the log.
+    `find` returns the files of a queue, None for a queue that is not compared. `log_stop` is where the `log`
+    ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. Those among
+    the `contradictions` are damaged: they are not compared, and `contradicted` has the errors by their
+    physical offsets. `on_placed` gets all placed units after they were compared, None where a queue begins
+    again. With `is_part`, earlier messages of the log are not added. Messages before the physical offset at
+    which their queue `begins` are of a deleted topic. Memory does not grow with the log.
     """
 
     def __init__(
         self,
         find: Callable[[QueueKey], StoredQueue | None],
         *,
+        log: CommitLog | None = None,
+        contradictions: Contradictions | None = None,
         log_stop: int = OFFSET_MAX,
         broker_start: int = OFFSET_MAX,
         on_placed: OnPlacedUnits = lambda queue, placed: None,
@@ -493,10 +502,12 @@ class QueueComparison:
         begins: Mapping[QueueKey, int] = MappingProxyType({}),
     ) -> None:
         self._find, self._is_part, self._begins = find, is_part, begins
+        self._log, self._contradictions = log, contradictions
         self._log_stop, self._broker_start = log_stop, broker_start
         self._on_placed = on_placed
         self._left_out: set[QueueKey] = set()
         self.queues: dict[QueueKey, ComparedQueue] = {}
+        self.contradicted: dict[int, CorruptStoreError] = {}
         self._impossible = 0
 
     @property
@@ -507,6 +518,9 @@ class QueueComparison:
     def add(self, names: list[QueueKey], rows: _Units) -> None:
         """Takes ENTRY_ROW records, whose `queue` is a place in `names`, of the next part of the log."""
         for key, mine in by_queue(names, rows):
+            if self._contradictions is not None and (bad := self._contradictions.of_queue(key, mine)):
+                self.contradicted |= bad
+                mine = mine[~np.isin(mine["physical"], list(bad))]
             if not can_be_queue(*key):
                 self._impossible += len(mine)
                 continue
@@ -515,27 +529,36 @@ class QueueComparison:
             queue = self._queue(key) if len(mine) else None
             if queue is None:
                 continue
-            lower = np.flatnonzero(np.diff(mine["offset"]) < 0) + 1
+            lower = np.flatnonzero(np.diff(mine["offset"]) <= 0) + 1
             for run in np.split(mine, lower):
                 self._add_run(queue, run)
 
     def _add_run(self, queue: ComparedQueue, rows: _Units) -> None:
         """Takes messages of one queue whose queue offsets ascend."""
+        begins: bool | None = None
         if queue.begins_before(int(rows["physical"][0]), int(rows["offset"][0])):
-            queue.places.begin_again()
-            queue.begin_again()
+            self._begin_again(queue)
             queue.seen = LogQueue(*queue.key)
-            self._on_placed(queue, None)
-        queue.seen.add(rows["physical"], rows["offset"], np.add(rows["offset"], rows["batch_size"]))
-        for placed in queue.places.add(rows):
-            if placed is None:
-                queue.begin_again()
-            elif queue.error is None:
-                try:
-                    queue.compare(placed, self._log_stop, self._broker_start)
-                except StoreError as error:
-                    queue.error = error
-            self._on_placed(queue, placed)
+        elif not rows["offset"][0] and queue.seen.epochs:
+            begins = queue.begins_with(rows)
+            if begins is False:  # its place is that of another message
+                queue.seen.claims.repeated += 1
+                rows = rows[1:]
+        for is_new, part in queue.seen.add(rows, begins=begins is True) if len(rows) else ():
+            if is_new:
+                self._begin_again(queue)
+            for placed in queue.places.add(part):
+                if queue.error is None:
+                    try:
+                        queue.compare(placed, self._broker_start)
+                    except StoreError as error:
+                        queue.error = error
+                self._on_placed(queue, placed)
+
+    def _begin_again(self, queue: ComparedQueue) -> None:
+        queue.places.begin_again()
+        queue.begin_again()
+        self._on_placed(queue, None)
 
     def end(self, lost: Callable[[_Ints], _Mask]) -> None:
         """Says that all messages were added. `lost` tells which physical offsets are in damaged bytes.
@@ -546,9 +569,7 @@ class QueueComparison:
         for queue in self.queues.values():
             first = queue.first_beyond()
             if first >= 0 and lost(np.array([first]))[0]:
-                queue.places.begin_again()
-                queue.begin_again()
-                self._on_placed(queue, None)
+                self._begin_again(queue)
 
     def _queue(self, key: QueueKey) -> ComparedQueue | None:
         found = self.queues.get(key)
@@ -559,7 +580,8 @@ class QueueComparison:
                 return None
             per_file = stored.file_size // stored.layout.itemsize
             places = QueuePlaces(key[0], stored.is_batch, per_file, self._is_part)
-            found = self.queues[key] = ComparedQueue(stored, LogQueue(*key, stored.is_batch), places)
+            seen = LogQueue(*key, stored.is_batch)
+            found = self.queues[key] = ComparedQueue(stored, seen, places, self._log, self._log_stop)
             places.low = stored.first if found.is_comparable and not self._is_part else None
         return found
 

@@ -4,9 +4,9 @@ Entries that are zeros or lead to no message of the queue are made again from th
 right entry. The entries before and behind it, which lead to messages of the queue, bound the place of its
 message: between their messages the log is read.
 
-No checksum covers the topic in a message. A flipped bit makes another topic of it, which has no queue, and
-the entry of the message's own queue still points to it. Such a message is damaged; it does not belong to a
-topic that was deleted (`Contradictions`).
+No checksum covers the topic, the queue id and the queue offset in a message. A flipped bit makes others of
+them, and the entry of the message's own place still points to it. Such a message is damaged; it does not
+belong to a topic that was deleted, nor to the place of another message (`Contradictions`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from store_format.files.read import StoreFile
 from store_format.files.view import FileView
 from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
-from store_format.message.locate import Units
+from store_format.message.locate import Units, locate
 from store_format.message.one import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.survey.log_end import entry_at
@@ -49,6 +49,7 @@ _AT_ONCE = 4096  # messages, with the bytes between those that are near each oth
 _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its message
 _BESIDE = 8  # entries in front of a queue's first one that are doubted with it
 _DIFFERENT_MAX = 2  # characters of two topics of one length
+_LOOKS_MAX = 1 << 10  # messages whose entries are looked for
 
 _Ints = NDArray[np.int64]
 _Units = NDArray[np.void]
@@ -109,6 +110,20 @@ def is_own(
     """
     found = place_of_message(log, place[0], view_of)
     return found is not None and (found.key, found.offset, found.size) == (key, offset, place[1])
+
+
+def leads_to_own(log: CommitLog, key: QueueKey, offsets: _Ints, units: _Units) -> NDArray[np.bool_]:
+    """Which entries of a simple queue lead to a message that claims their place. No checksum is checked."""
+    physical, places = units["physical_offset"].astype(np.int64), set[tuple[int, int, int]]()
+    in_files = log.file_index(physical)
+    for index in np.unique(in_files[in_files >= 0]).tolist():
+        for _, refs in log.refs_at(log.files[index], np.unique(physical[in_files == index])):
+            found = find_entries(locate(refs, verify_crc=False)[0])
+            mine = found.key == (found.keys.index(key) if key in found.keys else -1)
+            columns = (each[mine].tolist() for each in (found.offset, found.physical, found.size))
+            places |= set(zip(*columns, strict=True))
+    claimed = zip(offsets.tolist(), physical.tolist(), units["size"].tolist(), strict=True)
+    return np.fromiter((place in places for place in claimed), bool, len(units))
 
 
 def own_newest(log: CommitLog, queues: Iterable[QueueRange]) -> set[QueueKey]:
@@ -380,26 +395,71 @@ def shown_delays(root: str, log: CommitLog) -> dict[int, int]:
 
 @dataclass(slots=True)
 class Contradictions:
-    """Compares messages of topics without consume queues with the entries of topics of similar names."""
+    """Messages whose own entry shows that their topic, queue id or queue offset is wrong: bits are flipped.
+
+    Compares messages of topics without consume queues with the entries of topics of similar names, and
+    messages whose queue offset does not follow that of the message before with entries beside their place.
+    """
 
     root: str
     log: CommitLog
     _topics: set[str] | None = None
     _similar: dict[str, list[str]] = field(default_factory=dict)
+    _behind: dict[QueueKey, int] = field(default_factory=dict)  # the offset behind the last message
+    _left: int = _LOOKS_MAX
 
     def of_units(self, units: Units) -> dict[int, CorruptStoreError]:
-        """The errors of the messages that are contradicted, by their physical offsets."""
+        """The errors of the messages whose topic is contradicted, by their physical offsets."""
         found = find_entries(units, lambda topic: bool(self.similar_to(topic)))
         bad: dict[int, CorruptStoreError] = {}
         for number in np.unique(found.key).tolist():
             rows = found.key == number
-            bad |= self.of_queue(found.keys[number], found.offset[rows], found.physical[rows])
+            bad |= self.of_topic(found.keys[number], found.offset[rows], found.physical[rows])
         return bad
 
-    def of_queue(
+    def of_log(self, units: Units) -> dict[int, CorruptStoreError]:
+        """`of_queue` of all messages, which must come in the order of the log."""
+        found = find_entries(units)
+        bad: dict[int, CorruptStoreError] = {}
+        for number in np.unique(found.key).tolist():
+            bad |= self.of_queue(found.keys[number], found.claims(found.key == number))
+        return bad
+
+    def of_queue(self, key: QueueKey, rows: _Units) -> dict[int, CorruptStoreError]:
+        """The errors of the contradicted messages of one queue, by their physical offsets. The next messages
+        of the queue, in the order of the log, are records with the fields of `CLAIM`.
+        """
+        offsets, physical = rows["offset"], rows["physical"]
+        if is_light_queue(key[0]):
+            return {}
+        if self.similar_to(key[0]):
+            return self.of_topic(key, offsets, physical)
+        following = offsets + rows["batch_size"]
+        before = np.append(self._behind.get(key, -1 if len(rows) == 1 else offsets[0]), following[:-1])
+        self._behind[key] = int(following[-1])
+        odd = np.flatnonzero(offsets != before)
+        bad: dict[int, CorruptStoreError] = {}
+        for i in np.union1d(odd, odd[odd > 0] - 1).tolist():
+            place, offset = int(physical[i]), int(offsets[i])
+            beside = {(key, int(before[i])), (key, int(offsets[i + 1]) - 1 if i + 1 < len(rows) else -1)}
+            beside |= {(key, offset ^ (1 << bit)) for bit in range(63)}
+            beside |= {((key[0], _flipped(key[1], bit)), offset) for bit in range(32)}
+            file = self.log.file_at(place)
+            if file is None or not self._left or self._entry(key, offset) == place:
+                continue
+            self._left -= 1
+            own = next((each for each in beside if self._entry(*each) == place and self._fits(*each)), None)
+            if own is not None:
+                (topic, queue_id), at = own
+                expected = f"a message of {topic}-{queue_id} offset {at}, whose entry points to it"
+                found = f"one of {topic}-{key[1]} offset {offset}"
+                bad[place] = CorruptStoreError(file.path, place - file.start, expected, found)
+        return bad
+
+    def of_topic(
         self, key: QueueKey, offsets: _Ints, physical_offsets: _Ints
     ) -> dict[int, CorruptStoreError]:
-        """The errors of the contradicted messages of one queue, by their physical offsets.
+        """The errors of the messages of one queue whose topic is contradicted, by their physical offsets.
 
         The messages have these queue offsets and physical offsets, one each.
         """
@@ -417,6 +477,18 @@ class Contradictions:
                     bad[physical] = CorruptStoreError(file.path, physical - file.start, expected, found)
         return bad
 
+    def _entry(self, key: QueueKey, offset: int) -> int | None:
+        return entry_at(self.root, key, offset) if offset >= 0 else None
+
+    def _fits(self, key: QueueKey, offset: int) -> bool:
+        """Whether the entries beside that of the offset, as far as there are any, lead to their messages."""
+        for at in (offset - 1, offset + 1):
+            place = self._entry(key, at)
+            message = None if place is None else place_of_message(self.log, place)
+            if message is not None and (message.key, message.offset) != (key, at):
+                return False
+        return True
+
     def similar_to(self, topic: str) -> list[str]:
         """The topics with queues whose names differ little from that of a topic without queues."""
         if self._topics is None:
@@ -427,6 +499,12 @@ class Contradictions:
             others = self._topics if topic not in self._topics else ()
             self._similar[topic] = [each for each in others if _is_similar(topic, each)]
         return self._similar[topic]
+
+
+def _flipped(number: int, bit: int) -> int:
+    """A Java int with one bit flipped."""
+    flipped = (number ^ (1 << bit)) & 0xFFFFFFFF
+    return flipped - (flipped >> 31 << 32)
 
 
 def _is_similar(one: str, other: str) -> bool:

@@ -9,10 +9,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from store_format import MessageStore
 from store_format.commitlog.log import CommitLog
@@ -21,7 +19,6 @@ from store_format.files.view import FileCache
 from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader, survey
 from store_format.read.tolerance import Tolerance
-from store_format.survey.fates import LogQueue
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, table_rows
@@ -114,24 +111,6 @@ def test_of_a_topic_created_again_the_later_messages_count(
             "Their earlier messages are not read; the consume queues do not hold them either"
         )
     ]
-
-
-@given(st.lists(st.integers(0, 8), max_size=30), st.integers(1, 5))
-def test_counts_by_definition(offsets: list[int], step: int) -> None:
-    """A message counts when no later one has its offset; gaps inside an epoch are not closed by it."""
-    queue = LogQueue("T", 0)
-    for start in range(0, len(offsets), step):
-        part = np.array(offsets[start : start + step], np.int64)
-        queue.add(np.arange(start, start + len(part)), part, part + 1)
-    if not offsets:
-        return
-    counts = queue.counts(np.arange(len(offsets)), np.array(offsets, np.int64))
-    since = len(offsets) - 1 - offsets[::-1].index(0) if 0 in offsets else 0
-    assert (queue.min_offset, queue.max_offset) == (min(offsets), max(offsets[since:]) + 1)
-    for i, offset in enumerate(offsets):
-        if offset in offsets[i + 1 :]:
-            assert not counts[i]
-    assert counts[-1]
 
 
 @pytest.mark.timeout(30)

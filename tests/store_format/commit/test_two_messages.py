@@ -1,0 +1,145 @@
+"""Two messages with one queue offset, as brokers have stored them: every answer is the broker's, and nothing
+exchanges an entry.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store_format import MessageStore
+from store_format.commit.recover import recover
+from store_format.diagnose import diagnose
+from tests.support import oracle
+from tests.support.oracle import Message
+from tests.support.writes import SMALL, numbered_rows, write
+
+FILE_SIZE, QUEUE_FILE_SIZE = 16384, 400
+LIGHT = "%LMQ%a"
+
+# Queue offsets of messages in the order of the log, and the numbers of those that DefaultMessageStore of 5.5.0
+# and 4.9.7 serves at 0, 1 and so on (ConsumeQueue.putMessagePositionInfo), also when it builds the queue.
+PAIRS = {
+    "in the middle": ([0, 1, 1, 2, 2, 3], [0, 1, 3, 5]),
+    "at the end": ([0, 1, 2, 2], [0, 1, 2]),
+    "far behind": ([0, 1, 2, 3, 4, 1, 2, 5], [0, 1, 2, 3, 4, 7]),
+}
+
+
+def body(number: int) -> bytes:
+    return b"message %d" % number * 3
+
+
+def make_store(root: Path, offsets: list[int], entries: list[int], *, light: bool = False) -> Path:
+    """A store that was stopped in order: message `number` has `body(number)`. The queue's entries lead to the
+    messages `entries`; with `light` those of a light queue, and the messages alternate between two queues.
+    """
+    data, places = b"", []
+    own = [0, 0]
+    for number, offset in enumerate(offsets):
+        queue = number % 2 if light else 0
+        names = {"INNER_MULTI_DISPATCH": LIGHT, "INNER_MULTI_QUEUE_OFFSET": str(offset)} if light else {}
+        properties = oracle.encode_properties({"KEYS": f"k{number}", **names})
+        message = Message(
+            b"T",
+            body(number),
+            properties,
+            queue,
+            own[queue] if light else offset,
+            physical_offset=len(data),
+        )
+        message = replace(message, store_timestamp=1_790_000_000_000 + number)
+        own[queue] += 1
+        places.append((len(data), message.total_size, queue))
+        data += oracle.encode_message(message)
+    queues = {(LIGHT, 0): entries, ("T", 0): [], ("T", 1): []} if light else {("T", 0): entries}
+    for number, (_, _, queue) in enumerate(places if light else []):
+        queues["T", queue].append(number)
+    files = {f"commitlog/{0:020}": data.ljust(FILE_SIZE, b"\0"), "checkpoint": oracle.checkpoint(0, 0)}
+    for (topic, queue), numbers in queues.items():
+        entry = b"".join(
+            place.to_bytes(8) + size.to_bytes(4) + bytes(8)
+            for place, size, _ in map(places.__getitem__, numbers)
+        )
+        files[f"consumequeue/{topic}/{queue}/{0:020}"] = entry.ljust(QUEUE_FILE_SIZE, b"\0")
+    table = {"T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}
+    files["config/topics.json"] = json.dumps({"topicConfigTable": table}).encode()
+    if light:
+        files["config/lmqConsumerOffset.json"] = b'{"offsetTable":{}}'
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+def bodies(root: Path, topic: str) -> list[tuple[int, bytes]]:
+    table = (
+        MessageStore.open(str(root), unfiled_queues="read")
+        .queue(topic, 0)
+        .to_table(columns=["queueOffset", "body"])
+    )
+    return list(zip(*(table.column(name).to_pylist() for name in ("queueOffset", "body")), strict=True))
+
+
+def queue_bytes(root: Path, topic: str) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((root / "consumequeue" / topic / "0").iterdir()))
+
+
+@pytest.mark.parametrize("light", [False, True])
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_queue_stays_as_the_broker_filed_it(tmp_path: Path, name: str, light: bool) -> None:
+    offsets, entries = PAIRS[name]
+    root = make_store(tmp_path / "store", offsets, entries, light=light)
+    topic = LIGHT if light else "T"
+    served = [(offset, body(number)) for offset, number in enumerate(entries)]
+    assert bodies(root, topic) == served
+    problems, left = diagnose(str(root)), len(offsets) - len(entries)
+    where = "not in a light queue that they name" if light else "in no queue"
+    assert not problems.of("damage")
+    assert (
+        f"{left} message{'s are' if left > 1 else ' is'} {where}: the broker filed another"
+        in problems.verdict
+    )
+    assert problems.verdict.startswith("sound")
+    assert "none lost" not in problems.verdict
+    assert problems.summary.readable == len(offsets) if light else len(entries)
+    before = queue_bytes(root, topic)
+    recover(str(root)).apply()
+    assert queue_bytes(root, topic) == before
+    copy = Path(shutil.copytree(root, tmp_path / "lost"))
+    shutil.rmtree(copy / "consumequeue" / topic)
+    (copy / "consumequeue" / "O" / "0").mkdir(parents=True)  # shows the size of the files
+    (copy / "consumequeue" / "O" / "0" / f"{0:020}").write_bytes(bytes(QUEUE_FILE_SIZE))
+    assert bodies(copy, topic) == served
+    recover(str(copy), topics=[topic], rebuild_index=False).apply()
+    assert queue_bytes(copy, topic)[: 20 * len(entries)] == before[: 20 * len(entries)]
+    write(root, numbered_rows(100, 101), **SMALL)
+    after = queue_bytes(root, topic)
+    assert after[: 20 * len(entries)] == before[: 20 * len(entries)]
+
+
+def test_two_messages_with_offset_0_in_a_light_queue(tmp_path: Path) -> None:
+    """A broker files each 0: L0, L0b, L2; it leaves out L1, also when it builds the queue again."""
+    root = make_store(tmp_path / "store", [0, 0, 1, 2], [0, 1, 3], light=True)
+    problems = diagnose(str(root))
+    assert [problem.found for problem in problems.of("damage")] == ["physicalOffset 182, of another message"]
+    recover(str(root), rebuild_index=False).apply()
+    assert bodies(root, LIGHT) == [(0, body(0)), (1, body(2)), (2, body(3))]
+
+
+def test_a_message_that_claims_the_place_of_its_neighbour(tmp_path: Path) -> None:
+    """The entries show which of the two is wrong."""
+    root = make_store(tmp_path / "store", [0, 1, 1, 3], [0, 1, 2, 3])
+    problems = diagnose(str(root))
+    assert problems.verdict.startswith("damaged in 1 place: 3 messages readable, 1 message lost")
+    before = queue_bytes(root, "T")
+    recover(str(root), rebuild_index=False).apply()
+    assert queue_bytes(root, "T") == before
+    recover(str(root), into=str(tmp_path / "new"), salvage=True).apply()
+    after = diagnose(str(tmp_path / "new"))
+    assert "sound: 3 messages readable; an earlier recovery gave up 1 message" in after.verdict
+    assert bodies(tmp_path / "new", "T")[:2] == [(0, body(0)), (1, body(1))]
