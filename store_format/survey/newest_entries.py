@@ -477,12 +477,13 @@ def _without_overwritten(
 
     def is_overwritten(key: QueueKey, offset: int, physical: int) -> bool:
         message = place_of_message(log, physical) if whole.at(physical) == physical else None
-        other = queues.get(message.key) if message is not None else None
-        if message is None or other is None:
+        if message is None or message.key[0] != key[0]:
             return whole.at(physical) >= 0
-        # Else its queue id or queue offset is wrong: it is damaged.
-        last = offset - 1 if message.key == key else other.max_offset
-        return message.offset <= last and not _agrees(other, message.offset, log)
+        # Of the same topic its queue id or queue offset may be wrong: then it is damaged.
+        other = queues.get(message.key)
+        last = 0 if other is None else offset - 1 if message.key == key else other.max_offset
+        is_taken = other is not None and _agrees(other, message.offset, log)
+        return message.offset <= last and not is_taken
 
     return queues | {
         key: _cut_overwritten(queue, log, partial(is_overwritten, key)) for key, queue in cut.items()

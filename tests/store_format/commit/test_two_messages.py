@@ -21,8 +21,8 @@ from tests.support.writes import SMALL, numbered_rows, write
 FILE_SIZE, QUEUE_FILE_SIZE = 16384, 400
 LIGHT = "%LMQ%a"
 
-# Queue offsets of messages in the order of the log, and the numbers of those that DefaultMessageStore of 5.5.0
-# and 4.9.7 serves at 0, 1 and so on (ConsumeQueue.putMessagePositionInfo), also when it builds the queue.
+# Queue offsets of messages in the order of the log, the numbers of those that DefaultMessageStore of 5.5.0 and
+# 4.9.7 serves at 0, 1 and so on (ConsumeQueue.putMessagePositionInfo), also when it builds the queue.
 PAIRS = {
     "in the middle": ([0, 1, 1, 2, 2, 3], [0, 1, 3, 5]),
     "at the end": ([0, 1, 2, 2], [0, 1, 2]),
