@@ -48,7 +48,8 @@ class Claims:
     _filed: int = 0  # the offset of the next entry, as a broker counts
     repeated: int = 0
     _messages: int = 0
-    _zero: _Rows = field(default_factory=lambda: np.empty(0, CLAIM))  # a last message with offset 0
+    # a last message with offset 0
+    _zero: _Rows = field(default_factory=lambda: np.empty(0, CLAIM), compare=False)
 
     def copy(self) -> Self:
         return replace(self, gaps=[*self.gaps], left=[*self.left])

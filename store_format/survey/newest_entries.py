@@ -479,11 +479,14 @@ def _without_overwritten(
         message = place_of_message(log, physical) if whole.at(physical) == physical else None
         if message is None or message.key[0] != key[0]:
             return whole.at(physical) >= 0
-        # Of the same topic its queue id or queue offset may be wrong: then it is damaged.
+        # Without an entry of its own, its queue id or queue offset may be wrong: then it is damaged.
         other = queues.get(message.key)
-        last = 0 if other is None else offset - 1 if message.key == key else other.max_offset
-        is_taken = other is not None and _agrees(other, message.offset, log)
-        return message.offset <= last and not is_taken
+        if other is None or message.offset > other.max_offset:
+            return not message.offset
+        _, units = read_slice(other.piece(message.offset, message.offset + 1))
+        if len(units) and int(units["physical_offset"][0]) == physical:
+            return message.key != key or message.offset != offset
+        return (message.key != key or message.offset < offset) and not _agrees(other, message.offset, log)
 
     return queues | {
         key: _cut_overwritten(queue, log, partial(is_overwritten, key)) for key, queue in cut.items()

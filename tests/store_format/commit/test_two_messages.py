@@ -21,8 +21,8 @@ from tests.support.writes import SMALL, numbered_rows, write
 FILE_SIZE, QUEUE_FILE_SIZE = 16384, 400
 LIGHT = "%LMQ%a"
 
-# Queue offsets of messages in the order of the log, the numbers of those that DefaultMessageStore of 5.5.0 and
-# 4.9.7 serves at 0, 1 and so on (ConsumeQueue.putMessagePositionInfo), also when it builds the queue.
+# Queue offsets of messages in the order of the log, and the numbers of those that DefaultMessageStore (5.5.0,
+# 4.9.7) serves at 0, 1 and so on (ConsumeQueue.putMessagePositionInfo), also when it builds the queue.
 PAIRS = {
     "in the middle": ([0, 1, 1, 2, 2, 3], [0, 1, 3, 5]),
     "at the end": ([0, 1, 2, 2], [0, 1, 2]),
@@ -117,7 +117,7 @@ def test_the_queue_stays_as_the_broker_filed_it(tmp_path: Path, name: str, light
     assert bodies(copy, topic) == served
     recover(str(copy), topics=[topic], rebuild_index=False).apply()
     assert queue_bytes(copy, topic)[: 20 * len(entries)] == before[: 20 * len(entries)]
-    write(root, numbered_rows(100, 101), **SMALL)
+    write(root, numbered_rows(100, 101), key=None, **SMALL)
     after = queue_bytes(root, topic)
     assert after[: 20 * len(entries)] == before[: 20 * len(entries)]
 
