@@ -170,13 +170,22 @@ def check(store: Store, flips: list[Flip], scratch: Path, caplog: pytest.LogCapt
 
 
 def run(store: Store, batches: Iterable[list[Flip]], scratch: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Flips many at once, and one by one where something is wrong: two flips can hide messages together."""
     for flips in batches:
-        for flip in flips:
-            flip.apply(store.root)
-        wrong = check(store, flips, scratch, caplog)
-        for flip in flips:
-            flip.apply(store.root)
-        assert not wrong, (wrong, [str(flip) for flip in flips])
+        if _wrong_with(store, flips, scratch, caplog):
+            wrong = {str(flip): _wrong_with(store, [flip], scratch, caplog) for flip in flips}
+            assert not any(wrong.values()), {flip: texts for flip, texts in wrong.items() if texts}
+
+
+def _wrong_with(
+    store: Store, flips: list[Flip], scratch: Path, caplog: pytest.LogCaptureFixture
+) -> list[str]:
+    for flip in flips:
+        flip.apply(store.root)
+    wrong = check(store, flips, scratch, caplog)
+    for flip in flips:
+        flip.apply(store.root)
+    return wrong
 
 
 @pytest.mark.parametrize("name", STORES)

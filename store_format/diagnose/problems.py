@@ -289,8 +289,8 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
         gone += summary.unplaced_bytes - summary.stray_bytes
         lost = "" if crash else none  # damage of queues and index files
-        if count := summary.lost_entries + summary.unopened:
-            lost = f", {count:,} {_messages(count)} lost"
+        if lost_count := summary.lost_entries + summary.unopened:
+            lost = f", {lost_count:,} {_messages(lost_count)} lost"
         elif gone:
             lost = f", messages in {gone:,} damaged or missing bytes are lost"
         if summary.unopened:

@@ -374,7 +374,7 @@ def shown_delays(root: str, log: CommitLog) -> dict[int, int]:
     The tags code of an entry is the delivery time, which is the store time of the message and the delay
     (DefaultMessageStore.computeDeliverTimestamp). No message has the delay.
     """
-    found = {}
+    found: dict[int, int] = {}
     for topic, queue_id, directory, kind in list_queues(root, SCHEDULE_TOPIC.__eq__, lambda _: None):
         with suppress(StoreError, OSError):  # a queue that cannot be read shows nothing
             bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
