@@ -48,7 +48,8 @@ Step = Callable[[Path, Path], object]  # (the store, the undamaged golden)
 
 
 def _modules() -> list[Path]:
-    return sorted((ROOT / "diagnose").glob("*.py")) + sorted((ROOT / "survey").glob("*.py"))
+    rooms = (*(ROOT / "diagnose").glob("*.py"), *(ROOT / "survey").glob("*.py"))
+    return [*sorted(rooms), ROOT / "commitlog/log.py"]
 
 
 def _texts(node: ast.expr, names: Mapping[str, list[ast.expr]]) -> Iterator[str]:
@@ -195,7 +196,19 @@ def strays(root: Path, _: Path) -> None:
 
 
 def two_logs(root: Path, _: Path) -> None:
-    shutil.copy(root / LAST_LOG, root / "commitlog" / "00000000000000786532")
+    """A file that begins with the second message of another one."""
+    data = (root / LAST_LOG).read_bytes()
+    size = int.from_bytes(data[:4])
+    name = f"{int(Path(LAST_LOG).name) + size:020d}"
+    (root / "commitlog" / name).write_bytes(data[size:].ljust(len(data), b"\0"))
+
+
+def moved_last_log(root: Path, _: Path) -> None:
+    sorted((root / "commitlog").iterdir())[-1].rename(root.parent / "moved")
+
+
+def stray_log(root: Path, _: Path) -> None:
+    (root / "commitlog" / f"{1:020d}").write_bytes(b"mine" * 1000)
 
 
 def file_in_place(place: str) -> Step:
@@ -435,8 +448,9 @@ CASES = {
         cut("commitlog/00000000000000262144", 200_000),
         restored("commitlog"),
     ),
-    "two logs": Case(
-        "Move away the file that does not belong", two_logs, moved_out("commitlog/00000000000000786532")
+    "two logs": Case("Move away the file that does not belong", two_logs, moved_last_log),
+    "a file that never was of the log": Case(
+        "Move this file out of the store before a broker starts", stray_log, moved_out(f"commitlog/{1:020d}")
     ),
     "a bad index file": Case(_INDEX, bad_index, recovered),
     "a lost extension": Case("No message is lost: readers take the tags", lost_extension, copied_extension),
@@ -522,6 +536,7 @@ _NOTHING = (
     "An earlier recovery has cut these messages",
     "Follows from the damage of the commitlog",
     "It is not checked",
+    "No command puts this right: the stored bytes have their checksum",
     "Nothing needs to be done",
     "The topic was deleted; retention deletes the messages",
     "Messages that are being written now may look unfinished",
