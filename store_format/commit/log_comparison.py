@@ -154,6 +154,11 @@ class LogComparison:
     past: dict[QueueKey, KnownEnd] = field(default_factory=dict, init=False)  # queues that get an empty file
 
     @property
+    def lacks_bytes(self) -> bool:
+        """Whether messages may be lost. Else nobody was given queue offsets that no message has."""
+        return bool(self.damage or self.holes or self.log.has_gaps)
+
+    @property
     def is_part(self) -> bool:
         return self.start > self.log.min_offset
 

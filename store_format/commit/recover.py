@@ -42,6 +42,7 @@ from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS, list_queues
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
+from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
@@ -400,6 +401,10 @@ def _log_rows(survey: RecoverySurvey) -> Iterator[_Row]:
     why = f": expected {end.end.expected}, found {end.end.found}" if end.end.expected else ""
     reason = f"{how} from {end.start}; the log ends there ({end.end.kind}{why})"
     yield "commitlog", None, None, "end", end.offset, survey.units or None, None, reason
+    if survey.lost.count:
+        queues = first_names(f"{shown(topic)}-{number}" for topic, number, _, _ in survey.lost.messages)
+        reason = f"messages that nobody can read, of {queues}"
+        yield "commitlog", None, None, "lost", None, survey.lost.count, None, reason
     if survey.refused is not None:
         yield "commitlog", None, None, "refused", end.offset, None, None, str(survey.refused)
     for part in survey.copied:

@@ -24,12 +24,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 from store_format.bookkeeping.identity import OWN_DIRECTORY
-from store_format.bookkeeping.journal import abort_mark, rebuild_path
+from store_format.bookkeeping.journal import StoreState, abort_mark, rebuild_path
 from store_format.bookkeeping.ledger import (
     GivenUp,
     Ledger,
     LedgerEntry,
     note_given_up,
+    read_given_up,
     read_ledger,
     write_ledger,
 )
@@ -74,6 +75,7 @@ from store_format.survey.gone import (
 from store_format.survey.log_end import (
     LogEnd,
     ReadableEnd,
+    certain_end,
     end_after_crash,
     end_after_stop,
     find_readable_end,
@@ -201,8 +203,11 @@ class RecoverySurvey(LogComparison):
     the queues of `source`, -1 without any. `ahead` are those with entries that point behind the log's end,
     each with the number of the first unit that is cut. An interrupted commit has `staged` all messages behind
     a physical offset, up to a time (ms): it writes them again. `topics` are those that topics.json has lost,
-    with their numbers of queues. A salvage leaves out the `remains`. `whole_in` is the log that shows which
-    messages are whole, if `log` is that of a copy, whose short files got their full length.
+    with their numbers of queues. A salvage leaves out the `remains`. `lost` are the messages of the compared
+    queues that nobody can read, as `verify` counts them. Of a log whose end is certain, entries behind it
+    are stale (`has_stale`).
+    `whole_in` is the log that shows which messages are whole, if `log` is that of a copy, whose short files
+    got their full length.
     """
 
     end: LogEnd
@@ -216,6 +221,8 @@ class RecoverySurvey(LogComparison):
     copied: list[CopiedPart] = field(default_factory=list)
     remains: ReadableEnd | None = None
     whole_in: CommitLog | None = None
+    lost: GivenUp = field(default_factory=GivenUp)
+    has_stale: bool = False
 
     @property
     def short(self) -> list[StoreFile]:
@@ -236,12 +243,34 @@ class RecoverySurvey(LogComparison):
         self.find_files()
 
     def find_files(self) -> None:
-        """Finds what is wrong with the configuration files, once the queues are compared."""
+        """Finds what is lost and what is wrong with configuration files, once the queues are compared."""
+        self.lost = self._find_lost()
         named = [each.queue for each in self.changes if each.action == "create"]
         named += self.unknown  # readers ask about them as before
         named = [queue for queue in named if not self.compared[queue].stored.is_batch]
         self.topics = lost_topics(self.source, named) if self.options.topics is None else {}
         self.levels = lowered_levels(self.source, self.root, self.log, self.compared, self.ahead)
+
+    def _find_lost(self) -> GivenUp:
+        """Entries lead to the messages, or to nothing behind the log's end, or the ledger ends their queues
+        behind them, or no message has queue offsets between others.
+        """
+        log, known = self.whole_in or self.log, read_given_up(self.source)
+        ranges = [(each.start, each.stop) for each in self.holes]
+        ranges += [(each.file.start + each.start, each.file.start + each.stop) for each in self.damage]
+        unnamed = [(*key, *each) for key, queue in self.compared.items() for each in queue.unnamed]
+        certain = None if self.is_crashed else certain_end(self.source, log, StoreState.CLEAN, self.known)
+        self.has_stale = certain is not None
+        ranges += [] if self.has_stale else [(self.end.offset, OFFSET_MAX)]
+        ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues}
+        gone = [*pointing_to(self.queues, ranges), *gone_by_ledger(self.source, log, lambda: ends)]
+        places = [
+            (each.topic, each.queue_id, *place)
+            for each in gone
+            for place in _without_whole(each, self.compared.get((each.topic, each.queue_id)))
+        ]
+        found = GivenUp(tuple(places)).with_more(GivenUp(tuple(unnamed if self.lacks_bytes else ())))
+        return GivenUp(tuple(_without(found, known)))
 
     def end_at(self, end: LogEnd) -> None:
         """Sets the end of the log, and what the queues have behind it."""
@@ -251,6 +280,16 @@ class RecoverySurvey(LogComparison):
             for queue in self.queues
             if queue.last_physical_offset >= end.offset
         ]
+
+
+def _without(lost: GivenUp, known: GivenUp) -> Iterator[tuple[str, int, int, int]]:
+    """The lost messages that are not among the known ones."""
+    for topic, queue_id, first, stop in lost.messages:
+        there = known.within({(topic, queue_id): (first, stop)}).with_more(GivenUp()).messages
+        for _, _, low, high in (*there, (topic, queue_id, stop, stop)):
+            if first < low:
+                yield topic, queue_id, first, low
+            first = high
 
 
 def find_end(
@@ -326,7 +365,7 @@ class Built:
         """Changes queues and index. `files` syncs all of them."""
         found = self.found
         log_range = (found.log.min_offset, found.stop)
-        if found.damage or found.holes or found.log.has_gaps:  # else nobody was given these queue offsets
+        if found.lacks_bytes:
             unnamed = ((*key, *each) for key, queue in found.compared.items() for each in queue.unnamed)
             lost = GivenUp((*unnamed, *self._before_first()))
             note_given_up(found.root, lost, files)
@@ -471,7 +510,10 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     limit = OFFSET_MAX if survey.staged is None else max(survey.staged[0], end.offset)
     gone = pointing_to(survey.queues, [(end.offset, limit)]) if end.offset < limit else []
     is_cut = survey.options.cut_after_damage and not survey.options.salvage
-    lost = [each for each in gone if is_cut or not _is_whole(survey.whole_in or log, each.physical)]
+    is_lost = is_cut or not survey.has_stale
+    lost = [
+        each for each in gone if is_lost and (is_cut or not _is_whole(survey.whole_in or log, each.physical))
+    ]
     holes = [(hole.start, hole.stop) for hole in survey.holes]
     fillers = tuple(holes) if root != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}

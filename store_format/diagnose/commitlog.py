@@ -22,7 +22,7 @@ from store_format.commitlog.log import CommitLog, first_byte
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.consumequeue.dispatch import find_entries
 from store_format.diagnose.problems import BODY_ADVICE, Findings, LogSummary, Severity
-from store_format.layouts import OFFSET_MAX
+from store_format.layouts import MAGIC_BLANK, OFFSET_MAX
 from store_format.message.locate import BadUnit, UnitRefs, locate
 from store_format.message.one import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
@@ -97,6 +97,7 @@ def check_log(
         return LogSummary()
     walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
     counts, torn_bytes, closed = _CountsBehindEnd(log, readable, fillers), 0, 0
+    padding, padding_stop = 0, -1  # a cut file lacks the rest of it
     end = OFFSET_MAX if readable is None else readable.offset
     threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rmqlog-bodies")
     for step in _one_ahead(walk):
@@ -107,6 +108,8 @@ def check_log(
                 if state is not StoreState.CRASHED:
                     continue
             _report_damage(findings, log, file_size, state, step)
+            if _is_padding(log, step) or (padding_stop == step.file.start and step.file not in log.files):
+                padding, padding_stop = padding + step.stop - step.start, step.file.start + step.stop
             # At the tail of a crashed store the log ends before the damage, and entries behind its end are
             # reported on their own.
             if step.at_tail and state is StoreState.CRASHED:
@@ -129,6 +132,7 @@ def check_log(
         blank_bytes=sums.blank_bytes,
         damage_bytes=sums.damage_bytes,
         torn_bytes=torn_bytes,
+        padding_damage_bytes=padding,
         # The walk does not go into the files behind the log's end, which a broker creates in advance.
         unwritten_bytes=sums.unwritten_bytes + sum(file.size for file in log.files) - sums.total_bytes,
         missing_bytes=sums.missing_bytes,
@@ -140,6 +144,13 @@ def check_log(
         cut_bytes=counts.cut_bytes if is_cut else 0,
         cut_messages=readable.messages if readable is not None and is_cut else 0,
     )
+
+
+def _is_padding(log: CommitLog, damage: Damage) -> bool:
+    """Whether damaged bytes begin with the magic code of a BLANK: no message was there."""
+    if damage.file not in log.files:
+        return False
+    return log.view(damage.file).read(damage.start + 4, 4) == MAGIC_BLANK.to_bytes(4, "big")
 
 
 @dataclass(slots=True)

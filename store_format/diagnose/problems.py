@@ -119,8 +119,8 @@ class LogSummary:
 
     `files` and `units` are the numbers of files and messages. `unplaced_bytes` are in files that do not fit
     into the sequence, `stray_bytes` of them in files that never were of the log; `missing_bytes` are in files
-    that do not exist. `torn_bytes` of the damage are the part of
-    a message at the end of a crashed store. `total_bytes` is the exact sum of the lengths of all files.
+    that do not exist. `torn_bytes` of the damage are the part of a message at the end of a crashed store,
+    `padding_damage_bytes` were padding. `total_bytes` is the exact sum of the lengths of all files.
     `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
     messages: consume queues of the crashed store point to them, behind the log's end.
     A batch is one of `units`; `batched` counts the other messages of the batches. The bodies of `unopened`
@@ -135,6 +135,7 @@ class LogSummary:
     blank_bytes: int = 0
     damage_bytes: int = 0
     torn_bytes: int = 0
+    padding_damage_bytes: int = 0
     unwritten_bytes: int = 0
     unplaced_bytes: int = 0
     stray_bytes: int = 0
@@ -174,8 +175,8 @@ class Diagnosis(list[Problem]):
     `log_begin`; `given_up` says what recoveries gave up before. `lacks_last_files` is True if queues lead
     behind the last commitlog file of a store that was shut down cleanly. `lacks_settings` is True if
     consume queues or the index have to be built, and the store does not show the sizes of their files, or
-    the delay of a level. `refusal` is
-    the error with which all other commands refuse the files of the commitlog.
+    the delay of a level. `refusal` is the error with which all other commands refuse the files of the
+    commitlog.
     """
 
     problems: InitVar[Iterable[Problem]]
@@ -291,7 +292,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         lost = "" if crash else none  # damage of queues and index files
         if lost_count := summary.lost_entries + summary.unopened:
             lost = f", {lost_count:,} {_messages(lost_count)} lost"
-        elif gone:
+        elif gone > summary.padding_damage_bytes:
             lost = f", messages in {gone:,} damaged or missing bytes are lost"
         if summary.unopened:
             them = f", {summary.unopened:,} of them with a" if summary.lost_entries else ", with a"

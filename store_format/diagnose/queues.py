@@ -34,8 +34,9 @@ from store_format.message.properties import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
 from store_format.survey.gone import begun_again, gone_by_ledger, queues_in_log
+from store_format.survey.log_end import certain_end
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
-from store_format.survey.right_entries import Contradictions, longest_ascent
+from store_format.survey.right_entries import Contradictions, longest_ascent, place_of_message
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
@@ -195,7 +196,7 @@ class QueueCheck:
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = 0
         ends: dict[QueueKey, int] = {}
-        is_clean = self._behind is StoreState.CLEAN
+        is_clean, last_behind = self._behind is StoreState.CLEAN, -1
         for key, stored in self._stored.items():
             if not stored.files:
                 continue
@@ -206,8 +207,11 @@ class QueueCheck:
             seen = self.comparison.queues.get(key)
             ends[key] = max(check.stop, 0 if seen is None else seen.places.max_offset)
             self.ahead += check.behind
-            self.lead_behind_files |= is_clean and check.last_behind >= self._log.stop
+            last_behind = max(last_behind, check.last_behind)
             check.report_lacking(self._lag)
+        is_stale = certain_end(self._root, self._log, StoreState.CLEAN, last_behind) is not None
+        self.ahead = 0 if is_clean and is_stale else self.ahead  # as a read: nothing was there
+        self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
         if stranded:
             place, expected = f"{self._root}/consumequeue", "entries that point to messages"
             found = f"{stranded} that point to lost messages"
@@ -463,6 +467,12 @@ class _EntryCheck:
         if self.compared is not None and self.compared.places.problem is not None:
             self._report(self.queue.directory, 0, *self.compared.places.problem)
 
+    def _is_unclaimed(self, offset: int) -> bool:
+        """Whether no message of the log has a queue offset between others."""
+        if self.compared is None or not self.compared.places.first <= offset < self.compared.places.stop:
+            return False
+        return not any(each.first <= offset < each.stop for each in self._differences("wrong"))
+
     # ---- wrong entries -------------------------------------------------------------------------------------
 
     def _report_wrong(self) -> None:
@@ -502,6 +512,8 @@ class _EntryCheck:
             good, bad = locate(refs, verify_crc=False)
             for unit in bad:
                 at, error = int(refs.physical_offsets[unit.index]), unit.error
+                offset = int(offsets[mine.start + unit.index])
+                self.lost += self._is_unclaimed(offset) and place_of_message(self.targets.log, at) is None
                 found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
                 report(mine.start + unit.index, 0, "", found)
             kept = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])

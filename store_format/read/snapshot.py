@@ -132,7 +132,9 @@ def _taken(
     if end is None:
         return Snapshot(state, log, queues, damaged, log_end)
     hidden = sum(
-        max(before[key].max_offset - queue.max_offset, 0) for key, queue in queues.items() if key in before
+        max(before[key].max_offset - queue.max_offset, 0)
+        for key, queue in queues.items()
+        if key in before and not queue.extra
     )
     if end.remains or (hidden and state is StoreState.CLEAN and end.is_certain):
         warn_of_hidden(root, log.cache, end, hidden)

@@ -30,13 +30,13 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
-from store_format.display.text import first_names
+from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import blocks, paths
 from store_format.files.read import StoreFile
 from store_format.files.view import FileCache, FileView
 from store_format.java.text import java_hash
-from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
+from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message import sysflag
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.properties import PropertyTable
@@ -111,7 +111,11 @@ def completed_queues(
     shows something only if it is certain.
     """
     starts = {key: last_own(log, queues[key]) for key in wrong.union(astray) & queues.keys()}
-    starts |= {key: log.min_offset for key in astray if key in starts and starts[key] is None}
+    starts |= {
+        key: log.min_offset
+        for key, start in starts.items()
+        if start is None and (key in astray or _is_exchanged(queues[key], log))
+    }
     places = [start for start in starts.values() if start is not None]
     doubtful = {key: start for key, start in starts.items() if start is not None}
     ends: Mapping[QueueKey, int] = {}
@@ -231,6 +235,14 @@ def _with_tail(
     """
     missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms)
     queues, gaps = dict(queues), dict[QueueKey, StoreError]()
+    for key in [key for key, start in doubtful.items() if start <= log.min_offset]:
+        # The whole log is looked at: no message of the queue is before the first one that it has.
+        queue, first = queues[key], int(missing[key].queue_offsets[0]) if key in missing else OFFSET_MAX
+        first = min(first, queue.max_offset)
+        if first > queue.min_offset and _other_queue(queue, log, first - 1):
+            queues[key] = queue._replace(min_offset=first)
+            told = "%s-%d: entries up to offset %d lead to messages of other queues, and are left out"
+            _log.warning(told, shown(key[0]), key[1], queues[key].min_offset - 1)
     for key, found in missing.items():
         if not chooses(key):
             continue
@@ -259,7 +271,12 @@ def _missing_from_tail(
         log,
         tail.start,
         tail.stop,
-        {key: queue.min_offset if _is_filled(queue) else queue.max_offset for key, queue in queues.items()},
+        {
+            key: (queue.min_offset if doubtful.get(key, OFFSET_MAX) > log.min_offset else 0)
+            if _is_filled(queue)
+            else queue.max_offset
+            for key, queue in queues.items()
+        },
         last_physical_offsets={
             key: doubtful[key] - 1 if key in doubtful else queue.bounds.last_physical_offset
             for key, queue in queues.items()
@@ -665,6 +682,21 @@ def _leads_to_own(queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFil
         return False
     place = bounds.last_physical_offset, bounds.last_size
     return is_own(log, (queue.topic, queue.queue_id), queue.max_offset - 1, place, view_of)
+
+
+def _is_exchanged(queue: QueueRange, log: CommitLog) -> bool:
+    """Whether the oldest and the newest entry lead to messages of one other queue: the files are another
+    queue's. The message of one entry alone may be damaged.
+    """
+    ends = [_other_queue(queue, log, offset) for offset in (queue.min_offset, queue.max_offset - 1)]
+    return ends[0] is not None and ends[0] == ends[1] and queue.max_offset - queue.min_offset > 1
+
+
+def _other_queue(queue: QueueRange, log: CommitLog, offset: int) -> QueueKey | None:
+    """The queue of the message to which the entry of a queue offset leads; None for the entry's own queue."""
+    _, units = read_slice(queue.piece(offset, offset + 1))
+    place = place_of_message(log, int(units[0]["physical_offset"])) if len(units) else None
+    return None if place is None or place.key == (queue.topic, queue.queue_id) else place.key
 
 
 def _is_plain(queue: QueueRange) -> bool:

@@ -112,9 +112,12 @@ def test_du_lists_files(rmqlog: Runner, golden: Golden) -> None:
     [
         (
             "crash-torn-5.5.0",
-            "crashed: 353 messages readable; a broker start will end the commitlog behind them, at 120777",
+            (
+                "crashed: 353 messages (offsets, not checked); a broker start will end the commitlog behind "
+                "them, at 120777"
+            ),
         ),
-        ("basic-5.5.0", "stopped in order: 2,010 messages readable; no file was checked"),
+        ("basic-5.5.0", "stopped in order: 2,010 messages (offsets, not checked)"),
     ],
 )
 def test_info_ends_in_a_verdict_and_the_next_command(
@@ -146,5 +149,5 @@ def test_info_of_a_store_in_use_and_of_a_cluster(rmqlog: Runner, golden: Golden,
     store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
     with held(store) as broker:
         *_, verdict, following = rmqlog("info", store).out.splitlines()
-    assert verdict == f"verdict: in use by process {broker}: 2,010 messages readable"
+    assert verdict == f"verdict: in use by process {broker}: 2,010 messages (offsets, not checked)"
     assert following == f"next:    rmqlog lag {store}"

@@ -23,24 +23,26 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Gold
     rows = rmqlog.rows("recover", store)
     assert [(row["part"], row["topic"], row["queueId"], row["action"]) for row in rows] == [
         ("commitlog", None, None, "end"),
+        ("commitlog", None, None, "lost"),
         ("consumequeue", "Orders", 2, "cut"),
         ("consumequeue", "Orders", 1, "create"),
         ("index", None, None, "rebuild"),
     ]
     assert rows[0]["position"] == 120777
-    assert (rows[1]["position"], rows[1]["entries"], rows[1]["byBroker"]) == (71, 1, 1)
-    assert rows[2]["entries"] == rows[2]["byBroker"] == 56
+    assert rows[1]["entries"] == 1
+    assert (rows[2]["position"], rows[2]["entries"], rows[2]["byBroker"]) == (71, 1, 1)
+    assert rows[3]["entries"] == rows[3]["byBroker"] == 56
     assert not queue.exists()
     assert rmqlog("recover", store).out.splitlines()[-2:] == [
-        "verdict: 353 whole messages; to cut: 1 entry; to write: 2 consume queues, index",
+        "verdict: 353 whole messages, 1 message lost; to cut: 1 entry; to write: 2 consume queues, index",
         f"next:    rmqlog recover {store} --apply",
     ]
     new = f"{tmp_path}/a copy"
     shown = rmqlog("recover", store, "--into", new, "--salvage").out
     assert shown.endswith(f"\nnext:    rmqlog recover {store} --into '{new}' --salvage --apply\n")
-    assert max(map(len, rmqlog("recover", store).out.splitlines()[:-1])) <= 80
+    assert max(map(len, rmqlog("recover", store).out.splitlines()[:-2])) <= 80  # of the table
     assert rmqlog("recover", store, "--apply").out.splitlines()[-2:] == [
-        "verdict: 353 whole messages; cut: 1 entry; written: 2 consume queues, index",
+        "verdict: 353 whole messages, 1 message lost; cut: 1 entry; written: 2 consume queues, index",
         f"next:    rmqlog verify {store}",
     ]
     assert queue.read_bytes() == before

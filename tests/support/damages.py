@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.files.view import FileCache
+from store_format.layouts import CQ_UNIT
 from tests.support.referee.world import overwrite
 
 
@@ -249,6 +252,261 @@ def lose_the_log(store: Damaged) -> None:
     shutil.rmtree(store.root / "commitlog")
 
 
+# ---- in wrong places ---------------------------------------------------------------------------------------
+
+
+def _exchange(one: Path, other: Path) -> None:
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+def _used(store: Damaged) -> list[Path]:
+    return [path for path in store.files if store.units_of(path)]
+
+
+def _entries(path: Path) -> int:
+    return int((np.frombuffer(path.read_bytes(), CQ_UNIT)["size"] > 0).sum())
+
+
+def _queues(store: Damaged) -> list[Path]:
+    """The directories of the queues, the one with the most entries first."""
+    found = sorted({path.parent for path in store.paths("consumequeue/[A-Z]*/*/*")})
+    return sorted(found, key=lambda queue: -sum(map(_entries, queue.iterdir())))
+
+
+def _newest(store: Damaged) -> tuple[Path, int]:
+    """The file with the last entry of the largest queue, and how many entries it has."""
+    file = [path for path in sorted(_queues(store)[0].iterdir()) if _entries(path)][-1]
+    return file, _entries(file)
+
+
+def exchange_two_files(store: Damaged) -> None:
+    used = _used(store)
+    _exchange(used[1], used[len(used) // 2 + 1 if len(used) > 3 else -1])
+
+
+def exchange_the_first_and_the_last_file(store: Damaged) -> None:
+    _exchange(_used(store)[0], _used(store)[-1])
+
+
+def repeat_a_file_as_the_next(store: Damaged) -> None:
+    last = store.files[-1]
+    following = last.with_name(f"{int(last.name) + last.stat().st_size:020d}")
+    shutil.copy(store.middle, following)
+
+
+def repeat_a_file_within_the_next(store: Damaged) -> None:
+    path = _used(store)[1]
+    shutil.copy(path, path.with_name(f"{int(path.name) + 4096:020d}"))
+
+
+def junk_with_a_number(store: Damaged) -> None:
+    (store.root / "commitlog" / f"{1:020d}").write_bytes(b"junk" * 1000)
+
+
+def junk_with_a_huge_number(store: Damaged) -> None:
+    (store.root / "commitlog" / ("9" * 20)).write_bytes(b"junk" * 1000)
+
+
+def cut_one_byte_of_a_middle_file(store: Damaged) -> None:
+    os.truncate(_used(store)[1], _used(store)[1].stat().st_size - 1)
+
+
+def cut_all_files_in_half(store: Damaged) -> None:
+    for path in store.files:
+        os.truncate(path, path.stat().st_size // 2)
+
+
+def older_last_file(store: Damaged) -> None:
+    unit = store.a_unit(store.last)
+    overwrite(store.last, unit.position, bytes(store.last.stat().st_size - unit.position))
+
+
+def older_middle_file(store: Damaged) -> None:
+    unit = store.a_unit(store.middle)
+    overwrite(store.middle, unit.position, bytes(store.middle.stat().st_size - unit.position))
+
+
+def older_log(store: Damaged) -> None:
+    unit = store.units[len(store.units) * 7 // 10]
+    for path in store.files:
+        start = max(0, unit.position if path == unit.path else 0 if path > unit.path else 1 << 60)
+        if start < path.stat().st_size:
+            overwrite(path, start, bytes(path.stat().st_size - start))
+
+
+def zero_the_heads_of_all_files(store: Damaged) -> None:
+    for path in store.files:
+        overwrite(path, 0, bytes(8))
+
+
+def zero_the_end_of_a_file(store: Damaged) -> None:
+    overwrite(store.middle, store.middle.stat().st_size - 4096, bytes(4096))
+
+
+def lose_a_middle_and_the_last_file(store: Damaged) -> None:
+    _used(store)[1].unlink()
+    _used(store)[-1].unlink()
+
+
+def keep_the_last_file(store: Damaged) -> None:
+    for path in _used(store)[:-1]:
+        path.unlink()
+
+
+def exchange_two_messages(store: Damaged) -> None:
+    one, other = _equally_long(store)
+    data = bytearray(store.middle.read_bytes())
+    first, second = data[one.position : one.stop], data[other.position : other.stop]
+    data[one.position : one.stop], data[other.position : other.stop] = second, first
+    store.middle.write_bytes(data)
+
+
+def repeat_a_message(store: Damaged) -> None:
+    one, other = _equally_long(store)
+    data = bytearray(store.middle.read_bytes())
+    data[other.position : other.stop] = data[one.position : one.stop]
+    store.middle.write_bytes(data)
+
+
+def _equally_long(store: Damaged) -> tuple[Unit, Unit]:
+    units = store.units_of(store.middle)
+    return next((one, other) for one in units for other in units if one < other and one.size == other.size)
+
+
+def _flip_field(name: str, at: int, of_last: bool = False) -> Callable[[Damaged], None]:
+    """Flips the lowest bit of a field of a message's head."""
+
+    def flip(store: Damaged) -> None:
+        unit = store.units[-1] if of_last else store.a_unit(store.middle)
+        overwrite(unit.path, unit.position + at, bytes([unit.path.read_bytes()[unit.position + at] ^ 1]))
+
+    flip.__name__ = f"flip_{name}{'_of_the_last' if of_last else ''}"
+    return flip
+
+
+_FLIPS = tuple(
+    _flip_field(name, at)
+    for name, at in {
+        "total_size": 3, "magic": 7, "body_crc": 11, "queue_id": 15, "flag": 19, "queue_offset": 27,
+        "physical_offset": 35, "store_timestamp": 63, "body_length": 87,
+    }.items()
+)  # fmt: skip
+
+
+def exchange_two_queues(store: Damaged) -> None:
+    queue = _queues(store)[0]
+    other = next(path for path in sorted(queue.parent.iterdir()) if path != queue)
+    aside = queue.with_name("aside")
+    queue.rename(aside)
+    other.rename(queue)
+    aside.rename(other)
+
+
+def exchange_two_files_of_a_queue(store: Damaged) -> None:
+    first, second = sorted(_queues(store)[0].iterdir())[:2]
+    _exchange(first, second)
+
+
+def rename_a_queue(store: Damaged) -> None:
+    _queues(store)[0].rename(_queues(store)[0].with_name("9"))
+
+
+def repeat_a_queue(store: Damaged) -> None:
+    shutil.copytree(_queues(store)[0], _queues(store)[0].with_name("9"))
+
+
+def repeat_a_topic(store: Damaged) -> None:
+    shutil.copytree(_queues(store)[0].parent, store.root / "consumequeue/CopyOfTopic")
+
+
+def foreign_queue_files(store: Damaged) -> None:
+    """Those of a longer queue of a broker with other messages: each entry leads 100,000 bytes behind."""
+    for path in _queues(store)[0].iterdir():
+        units = np.frombuffer(path.read_bytes(), CQ_UNIT).copy()
+        units["physical_offset"][units["size"] > 0] += 100_001
+        path.write_bytes(units.tobytes())
+
+
+def zero_the_last_entries(store: Damaged) -> None:
+    file, count = _newest(store)
+    overwrite(file, CQ_UNIT.itemsize * max(count - 3, 0), bytes(CQ_UNIT.itemsize * min(3, count)))
+
+
+def zero_the_first_entries(store: Damaged) -> None:
+    overwrite(min(_queues(store)[0].iterdir()), 0, bytes(60))
+
+
+def shift_the_entries_of_a_file(store: Damaged) -> None:
+    file = min(_queues(store)[0].iterdir())
+    data = file.read_bytes()
+    file.write_bytes(data[:40] + data[20:-20])
+
+
+def blank_a_queue(store: Damaged) -> None:
+    for path in _queues(store)[0].iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+
+
+def stale_entries_behind_the_log(store: Damaged) -> None:
+    file, count = _newest(store)
+    unit = np.array([(10**7 + 300 * i, 300, 0) for i in range(5)], CQ_UNIT)
+    left = file.stat().st_size // CQ_UNIT.itemsize - count
+    overwrite(file, CQ_UNIT.itemsize * count, unit[:left].tobytes())
+
+
+def stale_entries_into_the_log(store: Damaged) -> None:
+    file, count = _newest(store)
+    first = np.frombuffer(sorted(_queues(store)[1].iterdir())[-1].read_bytes(), CQ_UNIT)[:3]
+    left = file.stat().st_size // CQ_UNIT.itemsize - count
+    overwrite(file, CQ_UNIT.itemsize * count, first[:left].tobytes())
+
+
+def older_queues(store: Damaged) -> None:
+    unit = store.units[len(store.units) * 7 // 10]
+    place = int(unit.path.name) + unit.position
+    for path in store.paths("consumequeue/*/*/*"):
+        units = np.frombuffer(path.read_bytes(), CQ_UNIT).copy()
+        units[units["physical_offset"] >= place] = np.zeros(1, CQ_UNIT)
+        path.write_bytes(units.tobytes())
+
+
+MISPLACED: Sequence[Callable[[Damaged], None]] = (
+    exchange_two_files,
+    exchange_the_first_and_the_last_file,
+    repeat_a_file_as_the_next,
+    repeat_a_file_within_the_next,
+    junk_with_a_number,
+    junk_with_a_huge_number,
+    cut_one_byte_of_a_middle_file,
+    cut_all_files_in_half,
+    older_last_file,
+    older_middle_file,
+    older_log,
+    zero_the_heads_of_all_files,
+    zero_the_end_of_a_file,
+    lose_a_middle_and_the_last_file,
+    keep_the_last_file,
+    exchange_two_messages,
+    repeat_a_message,
+    *_FLIPS,
+    _flip_field("magic", 4, of_last=True),
+    _flip_field("body", 90, of_last=True),
+    exchange_two_queues,
+    exchange_two_files_of_a_queue,
+    rename_a_queue,
+    repeat_a_queue,
+    repeat_a_topic,
+    foreign_queue_files,
+    zero_the_last_entries,
+    zero_the_first_entries,
+    shift_the_entries_of_a_file,
+    blank_a_queue,
+    stale_entries_behind_the_log,
+    stale_entries_into_the_log,
+    older_queues,
+)
 OF_THE_LOG: Sequence[Callable[[Damaged], None]] = (
     flip_body_in_the_middle,
     flip_body_in_the_last_file,

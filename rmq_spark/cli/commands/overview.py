@@ -20,7 +20,7 @@ from rmq_spark.cli.options import (
     store_argument,
 )
 from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
-from rmq_spark.cli.remarks import nothing
+from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.display.text import shown
 from store_format.display.units import count_text
@@ -106,7 +106,7 @@ def info_(
         ViewColumn("commitLogBytes", LONG, "Length of the commitlog files."),
         ViewColumn("topics", INT, "Topics with queues on disk."),
         ViewColumn("queues", INT, "Queues of these topics."),
-        ViewColumn("messages", LONG, "Readable messages, with those of system topics."),
+        ViewColumn("messages", LONG, "Queue offsets with a message, not checked; with system topics."),
         ViewColumn("bytes", LONG, "Bytes of these messages in the commitlog."),
         ViewColumn(
             "groups",
@@ -168,7 +168,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
 
     path = shlex.quote(shown(store.path))
     broker = f"{shown(store.broker_name)}: " if is_one_of_several else ""
-    readable = f"{count_text(messages)} messages readable"
+    readable = f"{count_text(messages)} messages (offsets, not checked)"
     if store.state is StoreState.LIVE:
         holder = lock_holder(f"{store.path}/lock")
         return Verdict(f"{broker}in use by process {holder}: {readable}", f"rmqlog lag {path}")
@@ -180,7 +180,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
             readable += (
                 f", {count_text(lost)} message{'s' * (lost != 1)} lost with missing parts of the commitlog"
             )
-        text = f"{broker}stopped in order: {readable}{before}; no file was checked"
+        text = f"{broker}stopped in order: {readable}{before}"
         return Verdict(text, f"rmqlog verify {path}", is_bad=bool(lost))
     checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
     _, end = ends_after_crash(store.path, store.log, checkpoint)
@@ -225,6 +225,8 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
     if not rows:
         refuse_unknown_topic(filters, known_topics(stores))
         return nothing(f"no {'queue' if queues else 'topic'} matches; --all includes system topics")
+    if output.form == "table":
+        remark(f"messages: offsets, not checked; to check them: rmqlog verify {given_store()}")
     return OK
 
 

@@ -15,7 +15,7 @@ from rmq_spark.cli.remarks import given_command, given_store, remark
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
 
-_NO_CHANGE = {"end", "keep", "left"}
+_NO_CHANGE = {"end", "keep", "left", "lost"}
 _QUEUES = {"consumequeue", "batchconsumequeue"}
 _SHOWN = ("part", "topic", "queueId", "action", "position", "entries", "byBroker")
 
@@ -126,6 +126,9 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
     whole = _counted(messages - closed, "whole message")
     if closed:
         whole += f", and {closed:,} with a body that no read can open"
+    lost = sum(row["entries"] for row in rows if row["action"] == "lost")
+    if lost:
+        whole += f", {_counted(lost, 'message')} lost"
     if damaged:
         whole += f", and {_counted(damaged, 'damaged place')} in the commitlog"
     cut = sum(row["entries"] for row in rows if row["action"] == "cut")

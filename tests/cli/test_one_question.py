@@ -1,0 +1,130 @@
+"""How many messages can be read, and how many are lost: `verify`, `export --skip-damage`, a batch read in
+mode DROPMALFORMED and the preview of `recover` give one answer, for every kind of damage.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+from rmq_spark.plan.output_fields import fields_from_options
+from rmq_spark.plan.scan import Scan
+from store_format.commit.recover import recover
+from store_format.diagnose import diagnose
+from store_format.errors import StoreError
+from tests.support import damages, goldens
+from tests.support.damages import Damaged
+from tests.support.referee.answers import rmqlog
+
+Golden = Callable[[str], Path]
+
+_GOLDENS = ("cleaned-5.5.0", "basic-5.5.0")
+_DAMAGES = (*damages.MISPLACED, *damages.OF_THE_LOG, *damages.OTHERS)
+_DIFFER = {
+    "zero_the_last_entries": "nothing but the whole log shows a reader that entries are missing",
+    "exchange_two_files_of_a_queue": "a reader counts wrong entries of expired messages as damaged",
+    "foreign_queue_files": "a reader counts wrong entries of expired messages as damaged",
+    "link_a_queue": "a reader passes over a link and names it",
+    "flip_queue_id": "a message that claims the place of another one",
+    "flip_queue_offset": "a message that claims the place of another one",
+    "cut_both_topics_json": "a reader refuses the file",
+}
+_SAMPLE = (
+    "exchange_two_files",
+    "exchange_two_queues",
+    "rename_a_queue",
+    "stale_entries_behind_the_log",
+    "junk_with_a_number",
+)
+
+
+def _cases() -> Iterator[object]:
+    for damage in _DAMAGES:
+        for name in _GOLDENS:
+            is_sample = damage.__name__ in _SAMPLE and name == _GOLDENS[0]
+            marks = [] if is_sample else [pytest.mark.whole]
+            if damage.__name__ in _DIFFER:
+                marks.append(pytest.mark.xfail(reason=_DIFFER[damage.__name__]))
+            yield pytest.param(name, damage, marks=marks, id=f"{name}-{damage.__name__}")
+
+
+def _batch(root: Path, caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
+    """(rows, messages that the warnings count as left out) of a batch read."""
+    caplog.clear()
+    values = {"path": str(root), "subscribePattern": ".*", "includeSystemTopics": "true", "columns": "topic"}
+    options = parse_read_options(values | {"mode": "DROPMALFORMED", "failOnDataLoss": "false"})
+    scan = Scan(fields_from_options(options), options)
+    rows = sum(batch.num_rows for split in plan(options, cores=1).splits for batch in scan.read(split))
+    counts = re.findall(r"this task left out (\d+) malformed and (\d+) lost", caplog.text)
+    return rows, sum(int(count) for pair in counts for count in pair)
+
+
+def _export(root: Path, out: Path) -> tuple[int, int]:
+    said = rmqlog(root, "export", str(root), str(out), "--skip-damage", "-a", "--columns", "topic").err
+    rows = re.search(r"([\d,]+) messages?, ", said)
+    left = re.search(r"([\d,]+) damaged messages? ", said)
+    assert rows, said
+    return int(rows[1].replace(",", "")), int(left[1].replace(",", "")) if left else 0
+
+
+def _preview(root: Path, into: Path, conf: str | None = None) -> tuple[int, int]:
+    rows = recover(str(root), into=str(into), salvage=True, broker_conf=conf).table().to_pylist()
+    counts = {row["action"]: row["entries"] or 0 for row in rows if row["part"] == "commitlog"}
+    unopened = counts.get("left", 0)
+    return counts["end"] - unopened, counts.get("lost", 0) + unopened
+
+
+@pytest.mark.parametrize(("name", "damage"), list(_cases()))
+def test_all_name_the_same_numbers(
+    golden: Golden,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    damage: Callable[[Damaged], None],
+) -> None:
+    root = Path(shutil.copytree(golden(name), tmp_path / "store"))
+    damage(Damaged(root))
+    found = diagnose(str(root))
+    summary = found.summary
+    answer = summary.readable, summary.lost_entries + summary.lost_in_crash + summary.unopened
+    if found.refusal is not None or found.lost_log is not None:  # the verdict says so
+        with pytest.raises(StoreError):
+            _batch(root, caplog)
+        with pytest.raises(StoreError):
+            _preview(root, tmp_path / "new")
+        return
+    assert _batch(root, caplog) == answer
+    assert _export(root, tmp_path / "out.jsonl") == answer
+    conf, new = None, tmp_path / "new"
+    if found.lacks_settings:  # and the next command names the option
+        conf = str(tmp_path / "broker.conf")
+        Path(conf).write_text("".join(f"{key}={value}\n" for key, value in goldens.config(name).items()))
+    assert _preview(root, new, conf) == answer
+    assert not new.exists()
+    recover(str(root), into=str(new), salvage=True, broker_conf=conf).apply()  # as the preview says
+    after = diagnose(str(new))
+    assert after.summary.readable == answer[0]
+    lost = f"{answer[1]:,} message{'s' * (answer[1] != 1)}"
+    assert after.given_up == lost if answer[1] else "message" not in after.given_up
+
+
+def test_damaged_padding_costs_no_message(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "store"))
+    damages.cut_one_byte_of_a_middle_file(Damaged(root))
+    found = diagnose(str(root))
+    summary = found.summary
+    assert summary.damage_bytes + summary.missing_bytes == summary.padding_damage_bytes > 0
+    assert "1,003 messages readable, none lost" in found.verdict
+
+
+def test_info_and_ls_say_that_they_count_offsets(golden: Golden) -> None:
+    root = golden("cleaned-5.5.0")
+    said = [rmqlog(root, verb, str(root)) for verb in ("info", "ls")]
+    assert all("offsets, not checked" in run.out + run.err for run in said)
+    assert all("rmqlog verify " in run.out + run.err for run in said)
