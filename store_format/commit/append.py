@@ -511,7 +511,7 @@ def plan(
     end = find_writer_end(held)
     _warn_of_links(held)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
-    topics: Mapping[str, TopicConfig] = read_topics(root) or {}
+    topics: Mapping[str, TopicConfig] = read_topics(root, is_needed=True) or {}
     refuse_topics(root, queues, topics)
     refuse_timer(root, {topic for topic, _ in queues}, topics)
     if began is None:  # A broker delivers to the queue that a message names, whatever topics.json says.

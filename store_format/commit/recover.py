@@ -61,7 +61,8 @@ RECOVER_COLUMNS = (
     ViewColumn(
         "part",
         TEXT,
-        "commitlog, consumequeue, batchconsumequeue, delayOffset, topics, index, or commit (of rmqlog).",
+        "commitlog, consumequeue, batchconsumequeue, delayOffset, config, topics, index, or commit (of "
+        "rmqlog).",
     ),
     ViewColumn("topic", TEXT, "The topic of a queue."),
     ViewColumn("queueId", INT, "The queue."),
@@ -386,10 +387,14 @@ def _plan_rows(survey: RecoverySurvey) -> Iterator[_Row]:
         reason = "delayOffset.json is ahead of the queue's end: new delayed messages would be skipped"
         lost = each.offset - each.end
         yield "delayOffset", SCHEDULE_TOPIC, each.level - 1, "lower", each.end, lost, None, reason
+    for place, error in survey.broken.items():
+        name = paths.base_name(place)
+        reason = f"the file cannot be read ({error}): it is kept as {name}.broken"
+        yield "config", None, None, "aside", error.position, None, None, reason
     for topic, number in sorted(survey.topics.items()):
         reason = (
-            f"topics.json is lost: the topic gets {number} queue{'s' * (number != 1)} again, as its files or "
-            "messages show"
+            f"topics.json lacks the topic: it gets {number} queue{'s' * (number != 1)} again, as its files "
+            "or messages show"
         )
         yield "topics", topic, None, "create", None, None, None, reason
     yield from _index_rows(survey)

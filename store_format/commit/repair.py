@@ -15,6 +15,7 @@ in, and `.rmqlog/rebuild` shows the next writer that something may be missing.
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import logging
 import time
@@ -55,14 +56,21 @@ from store_format.consumequeue.files import QueueBounds, list_queues, queue_dire
 from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
+from store_format.files import paths
 from store_format.files.read import StoreFile, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.index.updates import cut_index
 from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.metadata.group_offsets import write_delay_offsets
-from store_format.metadata.read import Checkpoint, read_checkpoint, read_delay_offsets
+from store_format.metadata.read import (
+    Checkpoint,
+    broken_configs,
+    read_checkpoint,
+    read_delay_offsets,
+    read_topics,
+)
 from store_format.names import SCHEDULE_TOPIC, QueueKey
-from store_format.survey.fates import lost_topics
+from store_format.survey.fates import filed_topics, lost_topics, needs_config
 from store_format.survey.gone import (
     FULL,
     Gone,
@@ -218,6 +226,7 @@ class RecoverySurvey(LogComparison):
     ahead: list[tuple[QueueBounds, int]] = field(default_factory=list)
     levels: list[LoweredLevel] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
+    broken: dict[str, CorruptStoreError] = field(default_factory=dict)
     copied: list[CopiedPart] = field(default_factory=list)
     remains: ReadableEnd | None = None
     whole_in: CommitLog | None = None
@@ -248,7 +257,12 @@ class RecoverySurvey(LogComparison):
         named = [each.queue for each in self.changes if each.action == "create"]
         named += self.unknown  # readers ask about them as before
         named = [queue for queue in named if not self.compared[queue].stored.is_batch]
-        self.topics = lost_topics(self.source, named) if self.options.topics is None else {}
+        if self.options.topics is None:
+            self.topics = lost_topics(self.source, named)
+        else:  # the user named them: also topics that a readable topics.json lacks
+            wanted = self.options.topics.difference(read_topics(self.source) or ())
+            self.topics = filed_topics(self.source, lambda each: needs_config(each) and each in wanted)
+        self.broken = broken_configs(self.source)
         self.levels = lowered_levels(self.source, self.root, self.log, self.compared, self.ahead)
 
     def _find_lost(self) -> GivenUp:
@@ -488,6 +502,7 @@ def carry_out(survey: RecoverySurvey, files: FileWrites) -> RecoverySurvey:
     survey, root = built.found, survey.root
     survey.find_files()
     _note_sizes(survey, files)
+    _keep_aside(survey, files)
     write_topics(root, survey.topics, survey.options.clock(), files)
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
     if survey.levels:
@@ -496,6 +511,17 @@ def carry_out(survey: RecoverySurvey, files: FileWrites) -> RecoverySurvey:
     cut_behind_end(survey, files)
     built.apply(files)
     return survey
+
+
+def _keep_aside(survey: RecoverySurvey, files: FileWrites) -> None:
+    """Renames the configuration files that no broker loads; a `.bak` that can be read takes their place."""
+    for broken in survey.broken:
+        path = survey.root + broken.removeprefix(survey.source)
+        names = (f"{path}.broken{number or ''}" for number in itertools.count())
+        files.rename(path, next(name for name in names if not paths.exists(name)))
+        backup = read_bytes(f"{path}.bak")
+        if backup and f"{broken}.bak" not in survey.broken:
+            files.replace(path, backup)
 
 
 def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:

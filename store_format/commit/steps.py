@@ -22,12 +22,10 @@ from store_format.bookkeeping.ledger import drop_backup, read_ledger, write_ledg
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.publication import Publication
 from store_format.commitlog.log import CommitLog
-from store_format.errors import CorruptStoreError
-from store_format.files.read import entry_names, list_directories, list_entries, list_store_files, read_bytes
+from store_format.files.read import entry_names, list_directories, list_entries, list_store_files
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
-from store_format.java.fastjson import loads
-from store_format.metadata.read import Checkpoint, config_path, read_checkpoint
+from store_format.metadata.read import Checkpoint, config_path, loaded_bytes, read_checkpoint
 from store_format.metadata.values import TopicConfig, add_topics
 from store_format.survey.fates import topics_counter
 
@@ -116,21 +114,13 @@ def write_topics(root: str, new_topics: Mapping[str, int], timestamp: int, files
         return
     path = config_path(root, "topics.json")
     topics = [TopicConfig(name, number, number) for name, number in new_topics.items()]
-    data = read_bytes(path)
-    is_good = bool(data) and _is_json(data or b"", path)
+    place, data = loaded_bytes(path)
     # A topics.json from before topics were created, as in a copy, is older than the ledger.
     least = max((counter for _, counter in read_ledger(root).created.values()), default=0)
-    text = add_topics(data if is_good else read_bytes(f"{path}.bak"), topics, timestamp, path, least)
+    text = add_topics(data, topics, timestamp, place, least)
     if text is not None:
         files.make_directories(root, "config")
-        files.persist_config(path, text, is_good=is_good)
-
-
-def _is_json(data: bytes, path: str) -> bool:
-    try:
-        return isinstance(loads(data, path), dict)
-    except CorruptStoreError:
-        return False
+        files.persist_config(path, text, is_good=place == path and data is not None)
 
 
 # ---- flushing what ASYNC commits left ----------------------------------------------------------------------

@@ -117,7 +117,7 @@ def diagnose(
         not_light=queues.not_light,
         unclaimed=queues.unclaimed,
     )
-    check_topics(findings, root, queues.topics)
+    unserved = check_topics(findings, root, queues.topics, queues.filled)
     check_queue_ids(findings, root, queues.filled)
     check_index_files(
         findings,
@@ -138,6 +138,7 @@ def diagnose(
         refusal=_refusal(directories),
         log_begin=log.min_offset,
         given_up=str(given_up),
+        unserved=unserved,
         lacks_last_files=queues.lead_behind_files,
         lacks_settings=_lacks_sizes(
             root, log, queues=queues.is_incomplete, index=index is not None and index.is_empty

@@ -53,7 +53,7 @@ BODY_ADVICE = (
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
-_REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
+REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
 _LINKS = "Links below the store's root"
 # advice about what a recovery leaves as it is
 _BY_HAND = (
@@ -73,6 +73,7 @@ _BY_HAND = (
     "Restore the file: a broker refuses",
 )
 _NOT_ALL = "; a broker may serve others, from files that are not read"
+_MOUNT = "mount its disk, or name its directory (--commitlog DIR)"
 _NOT_CHECKED = (
     "not checked: a DLedger store (enableDLegerCommitLog=true); its messages are in dledger-*/, which is not "
     "read"
@@ -176,7 +177,8 @@ class Diagnosis(list[Problem]):
     behind the last commitlog file of a store that was shut down cleanly. `lacks_settings` is True if
     consume queues or the index have to be built, and the store does not show the sizes of their files, or
     the delay of a level. `refusal` is the error with which all other commands refuse the files of the
-    commitlog.
+    commitlog. `unserved` are the numbers of messages and topics that consumers cannot find: topics.json lacks
+    the topics.
     """
 
     problems: InitVar[Iterable[Problem]]
@@ -190,6 +192,7 @@ class Diagnosis(list[Problem]):
     lacks_last_files: bool = False
     lacks_settings: bool = False
     refusal: CorruptStoreError | None = None
+    unserved: tuple[int, int] = (0, 0)
 
     def __post_init__(self, problems: Iterable[Problem]) -> None:
         self.extend(problems)
@@ -260,7 +263,7 @@ class NextStep(StrEnum):
     NOTHING = "nothing"
     RECOVER = "recover"  # look at what a recovery of the store changes
     SALVAGE = "salvage"  # look at a recovered copy, which keeps what is whole
-    AGAIN = "again"  # run `verify` once more, when no process writes to the store
+    AGAIN = "again"  # run `verify` once more, when what the sentence names is done
 
 
 def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
@@ -269,7 +272,10 @@ def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         return _NOT_CHECKED, NextStep.NOTHING
     if diagnosis.lost_log is not None:
         known = diagnosis.lost_log.known
-        return f"the commitlog is missing: no message can be read or checked, but {known}", NextStep.AGAIN
+        return (
+            f"the commitlog is missing: no message can be read or checked, but {known}; {_MOUNT}",
+            NextStep.AGAIN,
+        )
     sentence, step = _sentence(diagnosis)
     can_recover = not any(problem.found == DLEDGER for problem in diagnosis)
     return sentence, step if can_recover or step is NextStep.AGAIN else NextStep.NOTHING
@@ -310,7 +316,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         return f"damaged before its end: {whole}{crash}{notes}{_start(diagnosis)}", NextStep.SALVAGE
     whole += (_NOT_ALL if diagnosis.has_more else crash or none) + notes
     if summary.state == "live":
-        return f"in use, and sound so far: {whole}", NextStep.AGAIN
+        return f"in use, and sound so far: {whole}; check again when no process writes to it", NextStep.AGAIN
     if summary.state == "crashed":
         start = _start(diagnosis) or "; a broker start will cut nothing"
         return f"sound after a crash: {whole}{start}", NextStep.RECOVER
@@ -344,6 +350,10 @@ def _notes(diagnosis: Diagnosis) -> str:
         notes += f"; {summary.unclaimed:,} queue offset{'s' * (summary.unclaimed != 1)} between others ha"
         notes += f"{'s' if summary.unclaimed == 1 else 've'} no message"
     notes += f"; an earlier recovery gave up {given_up}" if given_up else ""
+    unserved, topics = diagnosis.unserved
+    if unserved:
+        names = f"{topics:,} topic{'s' * (topics != 1)}"
+        notes += f"; {unserved:,} {_messages(unserved)} of {names} that a broker does not serve"
     if begin:
         notes += f"; the log begins at {begin}: earlier messages were deleted (by retention or by hand)"
     return notes
@@ -360,8 +370,8 @@ def repeated_text(repeated: int, not_light: int) -> str:
 def _start(diagnosis: Diagnosis) -> str:
     """What a broker does that starts on the store, if it is not the usual."""
     summary = diagnosis.summary
-    if any(_REFUSES in problem.advice for problem in diagnosis):
-        return f"; a {_REFUSES}"
+    if any(REFUSES in problem.advice for problem in diagnosis):
+        return f"; a {REFUSES}"
     if summary.cut_offset is None:
         return ""
     what = f"{summary.cut_bytes:,} bytes at {summary.cut_offset}"

@@ -6,8 +6,7 @@ reader works without these files; a broker may not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 from store_format.bookkeeping.journal import StoreState, abort_mark, journal_path, read_journal
 from store_format.bookkeeping.ledger import GivenUp, is_lost, ledger_path, read_given_up, read_ledger
@@ -15,19 +14,17 @@ from store_format.commit.committed_batch import damage_with
 from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
-from store_format.diagnose.problems import Findings, LogSummary
-from store_format.display.text import first_names
+from store_format.diagnose.problems import REFUSES, Findings, LogSummary
+from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
 from store_format.files.read import read_bytes, stat_identity
-from store_format.java.fastjson import loads
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata import read as config_json
-from store_format.metadata import read as config_state
 from store_format.metadata.read import read_checkpoint
 from store_format.metadata.values import TopicConfig
-from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
-from store_format.survey.fates import lost_topics
+from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.survey.fates import lost_topics, needs_config
 from store_format.survey.gone import ADVICE, LostLog, find_lost_log
 
 _TOPICS_ADVICE = (
@@ -36,19 +33,17 @@ _TOPICS_ADVICE = (
     "that have neither"
 )
 
-_READERS: Mapping[str, Callable[[str], object]] = {
-    "topics.json": config_json.read_topics,
-    "subscriptionGroup.json": config_json.read_subscription_groups,
-    "consumerOffset.json": config_json.read_consumer_offsets,
-    "lmqConsumerOffset.json": config_json.read_lmq_consumer_offsets,
-    "delayOffset.json": config_json.read_delay_offsets,
-    "consumerFilter.json": config_state.read_consumer_filters,
-    "consumerOrderInfo.json": config_state.read_order_infos,
-    "topicQueueMapping.json": config_state.read_queue_mappings,
-    "messageRequestMode.json": config_state.read_request_modes,
-    "timermetrics": config_state.read_timer_metrics,
-    "transactionMetrics": config_state.read_transaction_metrics,
-}
+_CONFIG_LINK_ADVICE = "Neither the file nor its .bak can be read: restore one of them"
+_KEPT_ASIDE = "rmqlog recover STORE --apply keeps the broken file aside, as .broken"
+_BROKEN_ADVICE = f"The .bak counts instead, as for a broker (ConfigManager.load). {_KEPT_ASIDE}"
+_UNREADABLE_ADVICE = (
+    "The file counts as lost, and a broker starts without its content. Restore the file from a backup, or "
+    f"make it again: {_KEPT_ASIDE}"
+)
+_UNREADABLE_PAIR_ADVICE = (  # BrokerController.initializeMetadata
+    f"The file counts as lost, and so does its .bak: a {REFUSES}. Restore one of them from a backup, or make "
+    f"the file again: {_KEPT_ASIDE}"
+)
 
 # (directory below the root, the file in it that proves the format (empty: any file), the format)
 _FORMATS = (
@@ -224,63 +219,60 @@ def check_checkpoint(findings: Findings, root: str, summary: LogSummary, log_sto
 
 
 def check_config(findings: Findings, root: str) -> None:
-    """Reports configuration files that a broker would not load: it loads the `.bak`, or neither."""
-    names = {entry.name for entry in entries_of(findings, f"{root}/config") if entry.kind == "file"}
-    for name, read in _READERS.items():
+    """Reports configuration files that a broker does not load: it loads the `.bak`, or nothing."""
+    for name in config_json.DECODERS:
         path = config_json.config_path(root, name)
-        if name not in names and f"{name}.bak" not in names:
-            continue
-        error = _file_error(path, partial(read, root))
         try:
-            read(root)
-        except CorruptStoreError as second:
-            advice = "Neither the file nor its .bak can be read: restore one of them"
-            findings.add_error("damage", second, advice)
+            found = {place: read_bytes(place) for place in (path, f"{path}.bak")}
+        except CorruptStoreError as link:
+            findings.add_error("damage", link, _CONFIG_LINK_ADVICE)
             continue
-        if error is not None:
+        errors = {place: config_json.config_error(data, place) for place, data in found.items() if data}
+        error = errors.get(path)
+        if not errors or (path in errors and error is None):
+            continue
+        lost = errors.get(f"{path}.bak", error)
+        if lost is not None:
+            advice = _UNREADABLE_PAIR_ADVICE if f"{path}.bak" in errors else _UNREADABLE_ADVICE
+            findings.add_error("damage", error or lost, advice, kind=name)
+        elif error is not None:
+            findings.add_error("warning", error, _BROKEN_ADVICE, kind="bak")
+        else:
+            what = "none" if found[path] is None else "an empty file"
             advice = f"{name}.bak is used instead, as by a broker (ConfigManager.load)"
-            findings.add_error("warning", error, advice, kind="bak")
+            findings.add("warning", path, 0, "a configuration file", what, advice, kind="bak")
 
 
-def _file_error(path: str, read: Callable[[], object]) -> CorruptStoreError | None:
-    """Why the file itself is not used; None when it is."""
-    try:
-        data = read_bytes(path)
-        if not data:
-            if not read_bytes(f"{path}.bak"):
-                return None
-            found = "none" if data is None else "an empty file"
-            return CorruptStoreError(path, 0, "a configuration file", found)
-        value = loads(data, path)
-        if not isinstance(value, dict):
-            return CorruptStoreError(path, 0, "a JSON object", type(value).__name__)
-        if getattr(read(), "raw", value) == value:
-            return None
-        return CorruptStoreError(path, 0, "the members of a configuration file", "others")
-    except CorruptStoreError as error:
-        return error
+def check_topics(
+    findings: Findings, root: str, directories: Mapping[str, str], filled: Mapping[QueueKey, tuple[str, int]]
+) -> tuple[int, int]:
+    """Compares the queues with topics.json. Returns how many messages, and of how many topics, it lacks.
 
-
-def check_topics(findings: Findings, root: str, directories: Mapping[str, str]) -> None:
-    """Compares the queues with topics.json.
-
-    `directories` gives a queue directory for each topic that has one.
+    `directories` gives a queue directory for each topic that has one, `filled` the directory and the number
+    of messages of each queue that has some.
     """
     try:
-        topics: Mapping[str, TopicConfig] | None = config_json.read_topics(root)
+        topics = config_json.read_topics(root)
     except CorruptStoreError:
-        return  # check_config has reported the file
+        return 0, 0  # check_config has reported the file
     if topics is not None:
         _check_topic_types(findings, directories, topics)
-    if lost := lost_topics(root):
-        count = f"the {len(lost)} topic{'s' * (len(lost) != 1)}"
-        expected, found = f"{count} that have consume queue files", "no file"
-        if topics:
-            expected = f"{count} that commits created: {first_names(lost)}"
+    lost = lost_topics(root)
+    if lost:
+        names = f"the {len(lost)} topic{'s' * (len(lost) != 1)}"
+        expected, found = f"{names} that have consume queue files", "no file with them that can be read"
+        if topics and not topics.is_backup:
+            expected = f"{names} that commits created: {first_names(lost)}"
             found = "a file from before these commits"
-        findings.add(
-            "damage", config_json.config_path(root, "topics.json"), 0, expected, found, _TOPICS_ADVICE
-        )
+        path = config_json.config_path(root, "topics.json")
+        findings.add("damage", path, 0, expected, found, _TOPICS_ADVICE)
+    without = {topic: 0 for topic, _ in filled if needs_config(topic) and topic not in (topics or ())}
+    if topics is None:
+        without = {topic: 0 for topic in without if topic in lost}
+    for (topic, _), (_, count) in filled.items():
+        if topic in without:
+            without[topic] += count
+    return sum(without.values()), sum(map(bool, without.values()))
 
 
 def _check_topic_types(
@@ -288,17 +280,16 @@ def _check_topic_types(
 ) -> None:
     """Reports topics with a queue directory that topics.json lacks, or has with another queue.type."""
     for topic, directory in directories.items():
-        if is_light_queue(topic):
-            continue
         config = topics.get(topic)
-        if config is None:
+        if config is None and needs_config(topic):
             advice = (
-                "Consumers cannot find the topic, readers can. Create the topic again, with as many queues "
-                "as it has directories here"
+                "Consumers cannot find the topic, readers can. Unless it was deleted on purpose, create the "
+                "topic again, with as many queues as it has directories here: rmqlog recover STORE --topic "
+                f"{shown(topic)} --apply"
             )
             expected, kind = f"topic {topic} in topics.json", f"topic {topic}"
             findings.add("warning", directory, 0, expected, "none", advice, kind=kind)
-        elif (config.queue_type == "BatchCQ") != ("/batchconsumequeue/" in directory):
+        elif config and (config.queue_type == "BatchCQ") != ("/batchconsumequeue/" in directory):
             expected = "the queue.type of the consume queue on disk"
             found = f"queue.type={config.queue_type} in topics.json"
             findings.add("warning", directory, 0, expected, found, "A broker refuses to start on this store")

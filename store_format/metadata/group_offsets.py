@@ -10,7 +10,6 @@ group's offset decreases only if the caller passes `is_reset`.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -19,16 +18,16 @@ from typing import Any
 
 from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
 from store_format.files.lock import CheckedLock
-from store_format.files.read import entry_names, read_bytes, stat_identity
+from store_format.files.read import entry_names, stat_identity
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
 from store_format.metadata.read import (
     config_path,
+    loaded_bytes,
     read_consumer_offsets,
     read_lmq_consumer_offsets,
     read_subscription_groups,
     read_topics,
-    without_backup,
 )
 from store_format.metadata.values import (
     ConsumerOffsets,
@@ -55,8 +54,6 @@ from store_format.names import (
     normal_topic,
     retry_owner,
 )
-
-_log = logging.getLogger(__name__)
 
 # PopReviveService commits the offset of the message that it has processed, not of the next one
 
@@ -248,23 +245,14 @@ def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None]
     the `.bak`. Raises CorruptStoreError if there is no `.bak` either, because the offsets of other groups
     would be lost.
     """
-    data, backup = read_bytes(path), read_bytes(f"{path}.bak")
-    text, is_good = None, False
-    if data:
-        try:
-            text, is_good = merge(data, path), True
-        except CorruptStoreError as error:
-            if not backup:
-                raise without_backup(error, path) from error
-            _log.warning("%s; using %s.bak instead, as a broker does", error, path)
-    if not is_good:
-        text = merge(backup, f"{path}.bak")
+    place, data = loaded_bytes(path)
+    text = merge(data, place)
     if text is None:
         return False
-    if data or backup:
-        files.persist_config(path, text, is_good=is_good)
-    else:
+    if data is None:
         files.replace(path, text)  # no .bak yet: write a whole file at once
+    else:
+        files.persist_config(path, text, is_good=place == path)
     return True
 
 

@@ -20,15 +20,14 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from store_format.errors import CorruptStoreError, OptionError, StoreNotFoundError
 from store_format.files.read import is_settled, read_bytes, readable_identity, stat_identity
 from store_format.files.view import open_view
-from store_format.java.fastjson import loads
+from store_format.java.fastjson import SingleQuoted, loads
 from store_format.layouts import CHECKPOINT, unpack
 from store_format.metadata.values import (
     ConsumerFilter,
@@ -44,10 +43,13 @@ from store_format.metadata.values import (
     UnlikeBeanError,
     bean,
     bean_errors_of,
+    entries,
     integer,
     integer_map,
     items,
+    long_of_bean,
     members,
+    members_with_bare_keys,
     string,
 )
 from store_format.names import DELAY_LEVELS_MS
@@ -77,11 +79,14 @@ _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 @dataclass(frozen=True)
 class TopicConfigs(Mapping[str, TopicConfig]):
-    """topics.json: topic -> configuration. `raw` is the whole file; a rewrite keeps unknown members."""
+    """topics.json: topic -> configuration. `raw` is the whole file; a rewrite keeps unknown members.
+    `is_backup`: these are of the `.bak`, because the file itself is missing or cannot be read.
+    """
 
     table: Mapping[str, TopicConfig]
     data_version: DataVersion | None
     raw: Mapping[str, Any]
+    is_backup: bool = False
 
     def __getitem__(self, topic: str) -> TopicConfig:
         return self.table[topic]
@@ -118,29 +123,66 @@ def config_path(root: str, name: str) -> str:
 
 
 def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False) -> _T | None:
-    """The decoded file at `path`, else `path`.bak; None if both are missing or empty (ConfigManager.load).
+    """The decoded file at `path`, else `path`.bak; None if neither can be read (ConfigManager.load).
 
     The `.bak` counts if the file is missing, empty or cannot be decoded: a broker that was killed while
-    saving leaves such a file. A file that cannot be decoded and has no `.bak` counts as missing, as for a
-    broker, unless `is_needed`. Raises CorruptStoreError if the `.bak` cannot be decoded either, for a link,
-    and for a needed file.
+    saving leaves such a file. If neither can be decoded the file counts as lost, with a warning, unless
+    `is_needed`: then CorruptStoreError is raised, as for a link.
     """
-    data = read_bytes(path)
-    if data:
-        try:
-            return _decode_config(data, path, decode)
-        except CorruptStoreError as error:
-            backup = read_bytes(path + ".bak")
-            if not backup:
-                if is_needed:
-                    raise without_backup(error, path) from error
-                told = f"{error}; there is no {path}.bak, so the file counts as missing, as for a broker"
-                _warn_once(told, stat_identity(path))
-                return None
-            _warn_once(f"{error}; reading {path}.bak instead, as a broker does", stat_identity(path))
-    else:
-        backup = read_bytes(path + ".bak")
-    return _decode_config(backup, path + ".bak", decode) if backup else None
+    found = load_config(path, decode, is_needed=is_needed)
+    return None if found is None else found[2]
+
+
+def load_config(
+    path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False
+) -> tuple[str, bytes, _T] | None:
+    """As `read_config`, with the path that was read, `path` or `path`.bak, and its bytes."""
+    error = None
+    for place in (path, f"{path}.bak"):
+        if data := read_bytes(place):
+            try:
+                value = _decode_config(data, place, decode)
+            except CorruptStoreError as found:
+                error = error or found
+                continue
+            if error is not None:
+                _warn_once(f"{error}; reading {place} instead, as a broker does", stat_identity(path))
+            return place, data, value
+    if error is not None and is_needed:
+        raise _lost(error) from error
+    if error is not None:
+        told = f"{error}; no .bak can be read instead, so {path} counts as lost"
+        _warn_once(told, stat_identity(error.file))
+    return None
+
+
+def loaded_bytes(path: str) -> tuple[str, bytes | None]:
+    """The path and the bytes of the file of `config/` that a writer has to change; None without a file.
+
+    Raises CorruptStoreError if neither the file nor its `.bak` can be read: others may need its content.
+    """
+    found = load_config(path, DECODERS.get(_name_of(path), dict), is_needed=True)
+    return (path, None) if found is None else found[:2]
+
+
+def config_error(data: bytes, place: str) -> CorruptStoreError | None:
+    """Why a broker does not load the bytes of a file of `config/`, or its `.bak`, at `place`."""
+    try:
+        _decode_config(data, place, DECODERS.get(_name_of(place), dict))
+    except CorruptStoreError as error:
+        return error
+    return None
+
+
+def broken_configs(root: str) -> dict[str, CorruptStoreError]:
+    """The files of `config/`, and `.bak` files, that have content and that no broker loads, by path."""
+    places = [config_path(root, name) + suffix for name in DECODERS for suffix in ("", ".bak")]
+    errors = {place: config_error(data, place) for place in places if (data := read_bytes(place))}
+    return {place: error for place, error in errors.items() if error is not None}
+
+
+def _name_of(place: str) -> str:
+    return place.rpartition("/")[2].removesuffix(".bak")
 
 
 @lru_cache(maxsize=64)
@@ -149,21 +191,27 @@ def _warn_once(text: str, identity: object) -> None:
     _logger.warning("%s", text)
 
 
-def without_backup(error: CorruptStoreError, path: str) -> CorruptStoreError:
-    """The error for a damaged file that must not be replaced: others may need its content."""
+def _lost(error: CorruptStoreError) -> CorruptStoreError:
     advice = (
         "there is no .bak to read instead, and a broker that starts now loses the file's content. Replace "
-        "the file by a good copy, or move the file away: then all its offsets are lost"
+        "the file by a good copy, or move the file away: then its content is lost (rmqlog recover STORE "
+        "--apply keeps the file aside)"
     )
-    return CorruptStoreError(path, error.position, error.expected, f"{error.found}; {advice}")
+    return CorruptStoreError(error.file, error.position, error.expected, f"{error.found}; {advice}")
 
 
-def _decode_config(data: bytes, path: str, decode: Callable[[dict[str, Any]], _T]) -> _T:
-    value = loads(data, path)
-    if not isinstance(value, dict):
-        raise CorruptStoreError(path, 0, "a JSON object", type(value).__name__)
-    with bean_errors_of(path):
-        return decode(value)
+def _decode_config(data: bytes, place: str, decode: Callable[[dict[str, Any]], _T]) -> _T:
+    """The decoded bytes; those of an empty object for `null`, as for a broker."""
+    name = _name_of(place)
+    below = None if name == "offsets.json" else members_with_bare_keys(name)  # a client's, not a broker's
+    value = loads(data, place, below)
+    if value is not None and not isinstance(value, dict):
+        raise CorruptStoreError(place, 0, "a JSON object", type(value).__name__)
+    with bean_errors_of(place):
+        raw = value or {}
+        if value is not None and name in _VERSIONED:
+            entries({"dataVersion": raw.get("dataVersion", _VERSIONED[name])}, "the file")
+        return decode(raw)
 
 
 def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
@@ -173,13 +221,19 @@ def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
     )
 
 
-def read_topics(root: str) -> TopicConfigs | None:
+def read_topics(root: str, *, is_needed: bool = False) -> TopicConfigs | None:
     """topics.json (TopicConfigManager); None also for a store that keeps its topics in RocksDB."""
-    return read_config(config_path(root, "topics.json"), _topics)
+    path = config_path(root, "topics.json")
+    place, _, topics = load_config(path, decode_topics, is_needed=is_needed) or (path, None, None)
+    return replace(topics, is_backup=True) if topics is not None and place != path else topics
 
 
-def _topics(raw: dict[str, Any]) -> TopicConfigs:
-    table = members(raw.get("topicConfigTable"), "topicConfigTable")
+def decode_topics(raw: dict[str, Any]) -> TopicConfigs:
+    """The members of topics.json as values. UnlikeBeanError for what a broker refuses."""
+    table = entries(raw.get("topicConfigTable"), "topicConfigTable")
+    for name, value in table.items():
+        if isinstance(value, dict) and isinstance(value.get("topicFilterType"), SingleQuoted):
+            raise UnlikeBeanError(f"{name}.topicFilterType", "double quotes", value["topicFilterType"])
     topics = {
         name: bean(TopicConfig, value, f"topicConfigTable.{name}", topic_name=name)
         for name, value in table.items()
@@ -189,29 +243,28 @@ def _topics(raw: dict[str, Any]) -> TopicConfigs:
 
 def read_subscription_groups(root: str) -> Groups | None:
     """subscriptionGroup.json (SubscriptionGroupManager)."""
+    return read_config(config_path(root, "subscriptionGroup.json"), _groups)
 
-    def decode(raw: dict[str, Any]) -> Groups:
-        table = members(raw.get("subscriptionGroupTable"), "subscriptionGroupTable")
-        groups = {
-            name: bean(SubscriptionGroup, value, f"subscriptionGroupTable.{name}", group_name=name)
-            for name, value in table.items()
-        }
-        forbidden = {
-            group: {
-                topic: integer(bits, f"forbiddenTable.{group}.{topic}")
-                for topic, bits in members(topics, f"forbiddenTable.{group}").items()
-            }
-            for group, topics in members(raw.get("forbiddenTable"), "forbiddenTable").items()
-        }
-        return Groups(groups, forbidden, data_version(raw), raw)
 
-    return read_config(config_path(root, "subscriptionGroup.json"), decode)
+def _groups(raw: dict[str, Any]) -> Groups:
+    groups = {
+        name: bean(SubscriptionGroup, value, f"subscriptionGroupTable.{name}", group_name=name)
+        for name, value in entries(raw.get("subscriptionGroupTable"), "subscriptionGroupTable").items()
+    }
+    forbidden = {
+        group: {
+            topic: integer(bits, f"forbiddenTable.{group}.{topic}")
+            for topic, bits in entries(topics, f"forbiddenTable.{group}").items()
+        }
+        for group, topics in entries(raw.get("forbiddenTable"), "forbiddenTable").items()
+    }
+    return Groups(groups, forbidden, data_version(raw), raw)
 
 
 def _consumer_offsets(raw: dict[str, Any]) -> ConsumerOffsets:
     def tables(name: str) -> dict[str, dict[int, int]]:
         return {
-            key: integer_map(table, f"{name}.{key}") for key, table in members(raw.get(name), name).items()
+            key: integer_map(table, f"{name}.{key}") for key, table in entries(raw.get(name), name).items()
         }
 
     def topics(group: str, value: Any) -> tuple[str, ...]:
@@ -221,7 +274,7 @@ def _consumer_offsets(raw: dict[str, Any]) -> ConsumerOffsets:
 
     lmq = {
         key: integer(offset, f"lmqOffsetTable.{key}")
-        for key, offset in members(raw.get("lmqOffsetTable"), "lmqOffsetTable").items()
+        for key, offset in entries(raw.get("lmqOffsetTable"), "lmqOffsetTable").items()
     }
     group_topics = {
         group: topics(group, value)
@@ -244,9 +297,12 @@ def read_lmq_consumer_offsets(root: str, *, is_needed: bool = False) -> Consumer
 
 def read_delay_offsets(root: str) -> dict[int, int] | None:
     """delayOffset.json (ScheduleMessageService): delay level -> next offset of queue level - 1."""
-    return read_config(
-        config_path(root, "delayOffset.json"), lambda raw: integer_map(raw.get("offsetTable"), "offsetTable")
-    )
+    return read_config(config_path(root, "delayOffset.json"), _delay_offsets)
+
+
+def _delay_offsets(raw: dict[str, Any]) -> dict[int, int]:
+    data_version(raw)  # a broker refuses the file for it
+    return integer_map(raw.get("offsetTable"), "offsetTable")
 
 
 # ---- topics that were read before --------------------------------------------------------------------------
@@ -260,14 +316,23 @@ class KnownTopic(NamedTuple):
     is_compacted: bool  # cleanup.policy=COMPACTION
 
 
+class KnownTopics(dict[str, KnownTopic]):
+    """The topics by name, shared by all who ask; `is_backup` as in `TopicConfigs`."""
+
+    is_backup = False
+
+    def __setitem__(self, *_: object) -> NoReturn:
+        raise TypeError("known topics do not change")
+
+
 @dataclass(slots=True)
 class _LastRead:
     """One value, so that a thread never sees the topics of another state of the file."""
 
-    value: tuple[object, Mapping[str, KnownTopic] | None] = (None, None)
+    value: tuple[object, KnownTopics | None] = (None, None)
 
 
-def known_topics(root: str) -> Mapping[str, KnownTopic] | None:
+def known_topics(root: str) -> KnownTopics | None:
     """The topics of `read_topics`, at the cost of 20 us while topics.json and its .bak stay as they are.
 
     The result is then the same object. A file that changed just now is read each time: it may change again
@@ -283,7 +348,8 @@ def known_topics(root: str) -> Mapping[str, KnownTopic] | None:
     topics = read_topics(root)
     if topics is None:
         return None
-    known = MappingProxyType({name: _known(topic) for name, topic in topics.items()})
+    known = KnownTopics({name: _known(topic) for name, topic in topics.items()})
+    known.is_backup = topics.is_backup
     if all(is_settled(each, now_ns) for each in identities):
         last.value = identities, known
     return known
@@ -347,15 +413,16 @@ def read_checkpoint(path: str) -> Checkpoint | None:
 
 def read_queue_mappings(root: str) -> dict[str, QueueMapping] | None:
     """topicQueueMapping.json: the static topics (TopicQueueMappingManager)."""
+    return read_config(config_path(root, "topicQueueMapping.json"), _queue_mappings)
 
-    def decode(raw: dict[str, Any]) -> dict[str, QueueMapping]:
-        name = "topicQueueMappingInfoMap"
-        return {
-            topic: _queue_mapping(topic, value, f"{name}.{topic}")
-            for topic, value in members(raw.get(name), name).items()
-        }
 
-    return read_config(config_path(root, "topicQueueMapping.json"), decode)
+def _queue_mappings(raw: dict[str, Any]) -> dict[str, QueueMapping]:
+    name = "topicQueueMappingInfoMap"
+    data_version(raw)
+    return {
+        topic: _queue_mapping(topic, value, f"{name}.{topic}")
+        for topic, value in entries(raw.get(name), name).items()
+    }
 
 
 def _queue_mapping(topic: str, value: Any, where: str) -> QueueMapping:
@@ -365,30 +432,25 @@ def _queue_mapping(topic: str, value: Any, where: str) -> QueueMapping:
             bean(QueueMappingItem, item, f"{where_hosted}.{queue_id}")
             for item in items(stretches, where_hosted)
         )
-        for queue_id, stretches in members(members(value, where).get("hostedQueues"), where_hosted).items()
+        for queue_id, stretches in entries(members(value, where).get("hostedQueues"), where_hosted).items()
     }
     return bean(QueueMapping, value, where, topic=topic, hosted_queues=hosted)
 
 
 def read_consumer_filters(root: str) -> dict[str, dict[str, ConsumerFilter]] | None:
     """consumerFilter.json by topic and group (ConsumerFilterManager)."""
+    return read_config(config_path(root, "consumerFilter.json"), _consumer_filters)
 
-    def decode(raw: dict[str, Any]) -> dict[str, dict[str, ConsumerFilter]]:
-        return {
-            topic: {
-                group: bean(
-                    ConsumerFilter,
-                    value,
-                    f"filterDataByTopic.{topic}.{group}",
-                    topic=topic,
-                    consumer_group=group,
-                )
-                for group, value in members(members(table, topic).get("groupFilterData"), topic).items()
-            }
-            for topic, table in members(raw.get("filterDataByTopic"), "filterDataByTopic").items()
+
+def _consumer_filters(raw: dict[str, Any]) -> dict[str, dict[str, ConsumerFilter]]:
+    name = "filterDataByTopic"
+    return {
+        topic: {
+            group: bean(ConsumerFilter, value, f"{name}.{topic}.{group}", topic=topic, consumer_group=group)
+            for group, value in entries(members(table, topic).get("groupFilterData"), topic).items()
         }
-
-    return read_config(config_path(root, "consumerFilter.json"), decode)
+        for topic, table in entries(raw.get(name), name).items()
+    }
 
 
 def read_order_infos(root: str) -> dict[str, dict[int, OrderInfo]] | None:
@@ -401,9 +463,9 @@ def decode_order_infos(raw: dict[str, Any]) -> dict[str, dict[int, OrderInfo]]:
     return {
         key: {
             integer(queue_id, key): _order_info(members(value, key), f"table.{key}.{queue_id}")
-            for queue_id, value in members(queues, key).items()
+            for queue_id, value in entries(queues, key).items()
         }
-        for key, queues in members(raw.get("table"), "table").items()
+        for key, queues in entries(raw.get("table"), "table").items()
     }
 
 
@@ -413,10 +475,10 @@ def _order_info(value: dict[str, Any], where: str) -> OrderInfo:
     return OrderInfo(
         # the offsets after the first are stored as differences from the first
         offsets=tuple(stored[:1] + [stored[0] + difference for difference in stored[1:]]),
-        pop_time=integer(value.get("popTime", 0), f"{where}.popTime"),
+        pop_time=long_of_bean(value.get("popTime", 0), f"{where}.popTime"),
         invisible_time=None if invisible is None else integer(invisible, f"{where}.i"),
-        last_consume_timestamp=integer(value.get("l", 0), f"{where}.l"),
-        commit_offset_bit=integer(value.get("cm", 0), f"{where}.cm"),
+        last_consume_timestamp=long_of_bean(value.get("l", 0), f"{where}.l"),
+        commit_offset_bit=long_of_bean(value.get("cm", 0), f"{where}.cm"),
         attempt_id=None if attempt is None else string(attempt, f"{where}.a"),
         consumed_count=_map_or_none(value.get("oc"), f"{where}.oc"),
         next_visible_time=_map_or_none(value.get("ot"), f"{where}.ot"),
@@ -424,66 +486,87 @@ def _order_info(value: dict[str, Any], where: str) -> OrderInfo:
 
 
 def _map_or_none(value: Any, where: str) -> dict[int, int] | None:
-    return None if value is None else integer_map(value, where)
+    return None if value is None else integer_map(value, where, 1 << 63)
 
 
 def read_request_modes(root: str) -> dict[str, dict[str, RequestMode]] | None:
     """messageRequestMode.json by topic and group (MessageRequestModeManager)."""
+    return read_config(config_path(root, "messageRequestMode.json"), _request_modes)
 
-    def decode(raw: dict[str, Any]) -> dict[str, dict[str, RequestMode]]:
-        name = "messageRequestModeMap"
-        return {
-            topic: {
-                group: bean(RequestMode, value, f"{name}.{topic}.{group}", topic=topic, consumer_group=group)
-                for group, value in members(groups, f"{name}.{topic}").items()
-            }
-            for topic, groups in members(raw.get(name), name).items()
+
+def _request_modes(raw: dict[str, Any]) -> dict[str, dict[str, RequestMode]]:
+    name = "messageRequestModeMap"
+    return {
+        topic: {
+            group: bean(RequestMode, value, f"{name}.{topic}.{group}", topic=topic, consumer_group=group)
+            for group, value in entries(groups, f"{name}.{topic}").items()
         }
+        for topic, groups in entries(raw.get(name), name).items()
+    }
 
-    return read_config(config_path(root, "messageRequestMode.json"), decode)
 
-
-def _read_metrics(path: str, name: str) -> dict[str, Metric] | None:
+def _metrics(name: str) -> Callable[[dict[str, Any]], dict[str, Metric]]:
     def decode(raw: dict[str, Any]) -> dict[str, Metric]:
+        data_version(raw)
         return {
             topic: bean(Metric, value, f"{name}.{topic}")
-            for topic, value in members(raw.get(name), name).items()
+            for topic, value in entries(raw.get(name), name).items()
         }
 
-    return read_config(path, decode)
+    return decode
 
 
 def read_timer_metrics(root: str) -> dict[str, Metric] | None:
     """timermetrics (TimerMetrics): destination topic -> messages in the timer."""
-    return _read_metrics(config_path(root, "timermetrics"), "timingCount")
+    return read_config(config_path(root, "timermetrics"), _metrics("timingCount"))
 
 
 def read_transaction_metrics(root: str) -> dict[str, Metric] | None:
     """transactionMetrics (TransactionMetrics): destination topic -> undecided half messages."""
-    return _read_metrics(config_path(root, "transactionMetrics"), "transactionCount")
+    return read_config(config_path(root, "transactionMetrics"), _metrics("transactionCount"))
 
 
 def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
     """A client's offsets.json (LocalFileOffsetStore): (topic, broker name, queue id) -> next offset."""
+    return read_config(path, partial(_local_offsets, path), is_needed=True)
 
-    def decode(raw: dict[str, Any]) -> dict[tuple[str, str, int], int]:
-        offsets = {}
-        for key, offset in members(raw.get("offsetTable"), "offsetTable").items():
-            try:
-                queue = members(loads(key.encode(), path), "offsetTable")
-            except CorruptStoreError as error:
-                raise UnlikeBeanError(
-                    "offsetTable", "an object of brokerName, queueId and topic as key", key
-                ) from error
-            name = (
-                string(queue.get("topic"), "topic"),
-                string(queue.get("brokerName"), "brokerName"),
-                integer(queue.get("queueId"), "queueId"),
-            )
-            offsets[name] = integer(offset, f"offsetTable.{key}")
-        return offsets
 
-    return read_config(path, decode, is_needed=True)
+def _local_offsets(path: str, raw: dict[str, Any]) -> dict[tuple[str, str, int], int]:
+    offsets = {}
+    for key, offset in members(raw.get("offsetTable"), "offsetTable").items():
+        try:
+            queue = members(loads(key.encode(), path), "offsetTable")
+        except CorruptStoreError as error:
+            raise UnlikeBeanError(
+                "offsetTable", "an object of brokerName, queueId and topic as key", key
+            ) from error
+        name = (
+            string(queue.get("topic"), "topic"),
+            string(queue.get("brokerName"), "brokerName"),
+            integer(queue.get("queueId"), "queueId"),
+        )
+        offsets[name] = integer(offset, f"offsetTable.{key}")
+    return offsets
+
+
+# How a broker's managers decode each file of `config/`, by its name.
+DECODERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
+    "topics.json": decode_topics,
+    "subscriptionGroup.json": _groups,
+    "consumerOffset.json": _consumer_offsets,
+    "lmqConsumerOffset.json": _consumer_offsets,
+    "delayOffset.json": _delay_offsets,
+    "consumerFilter.json": _consumer_filters,
+    "consumerOrderInfo.json": decode_order_infos,
+    "topicQueueMapping.json": _queue_mappings,
+    "messageRequestMode.json": _request_modes,
+    "timermetrics": _metrics("timingCount"),
+    "transactionMetrics": _metrics("transactionCount"),
+}
+# Managers that copy the file's data version, which must not be null, and the version of a file without one.
+_VERSIONED: Mapping[str, object] = dict.fromkeys(
+    ("topics.json", "subscriptionGroup.json", "timermetrics", "transactionMetrics"), True
+) | {"topicQueueMapping.json": None}
 
 
 # ---- broker.conf -------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from store_format.errors import CorruptStoreError
-from store_format.files.read import offset_file_name, read_bytes
+from store_format.files.read import offset_file_name
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
 from store_format.layouts import (
@@ -24,7 +23,7 @@ from store_format.layouts import (
     TIMER_WHEEL_SLOT,
     pack,
 )
-from store_format.metadata.read import config_path
+from store_format.metadata.read import config_path, loaded_bytes
 from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, TimerState, slot_records, units_per_file
 from store_format.metadata.values import bean_errors_of, dumps, integer, members, next_version
 
@@ -182,13 +181,8 @@ def write_timer_metrics(root: str, changes: Mapping[str, int], *, timestamp: int
     that cannot be decoded either.
     """
     path = config_path(root, _NAME)
-    data, backup = read_bytes(path), read_bytes(f"{path}.bak")
-    try:
-        text = merge_timer_metrics(data or backup, changes, timestamp=timestamp, file=path)
-    except CorruptStoreError:
-        if not data or not backup:
-            raise
-        text = merge_timer_metrics(backup, changes, timestamp=timestamp, file=f"{path}.bak")
+    place, data = loaded_bytes(path)
+    text = merge_timer_metrics(data, changes, timestamp=timestamp, file=place)
     if text is None:
         return False
     files.make_directories(root, "config")

@@ -2,8 +2,8 @@
 the bytes of the files.
 
 Field names are the Java beans' names in snake_case, with the beans' defaults. Members that a bean does not
-have are kept in `unknown`. A dataclass is filled as fastjson fills a Java bean: by name, with defaults. A
-member of another type than the field's is an error with the member's path; no value is guessed.
+have are kept in `unknown`. A dataclass is filled as fastjson2 of 5.5.0 fills a Java bean: by name, with its
+conversions and defaults. What it refuses is an error with the member's path.
 
 The files are encoded byte for byte as RocketMQ's two JSON libraries do (spec 6.2, 6.3). fastjson2 writes the
 files of 5.4 and later; fastjson 1.2 wrote the files before. Every broker reads both. No function here touches
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
@@ -30,7 +30,12 @@ _QUEUE_NUMS_MAX = 1 << 14  # no topic has more queues; a larger number comes fro
 _T = TypeVar("_T")
 _Member = tuple[str, str, Callable[[Any, str], Any]]
 _LONG_STOP = 1 << 63
-_INTEGER = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
+_NUMBER = re.compile(r"[-+]?[0-9]{1,19}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?\Z", re.ASCII)
+_BOOLEANS = {"true": True, "1": True, "y": True, "false": False, "0": False, "n": False, "": False}
+
+Int: TypeAlias = int  # 32 bits; `int` fields have 64
+FilterType: TypeAlias = str | None
+RequestModeName: TypeAlias = str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,11 @@ class TopicConfig:
     """org.apache.rocketmq.common.TopicConfig. `attributes` are stored without + or - (TopicAttributes)."""
 
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    read_queue_nums: Int = 16
+    write_queue_nums: Int = 16
+    perm: Int = 6
+    topic_filter_type: FilterType = "SINGLE_TAG"
+    topic_sys_flag: Int = 0
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
@@ -109,14 +114,14 @@ class SubscriptionGroup:
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
+    retry_queue_nums: Int = 1
+    retry_max_times: Int = 16
     group_retry_policy: Mapping[str, Any] = field(default_factory=dict)
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: Int = 0
+    consume_timeout_minute: Int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
@@ -160,8 +165,8 @@ def _by_topic_and_group(tables: Mapping[str, Mapping[int, int]]) -> Iterator[tup
 class QueueMappingItem:
     """LogicQueueMappingItem: a range of a static topic's queue, and the physical queue with the messages."""
 
-    gen: int = 0
-    queue_id: int = 0
+    gen: Int = 0
+    queue_id: Int = 0
     bname: str = ""
     logic_offset: int = 0
     start_offset: int = 0
@@ -177,7 +182,7 @@ class QueueMapping:
 
     topic: str
     bname: str = ""
-    total_queues: int = 0
+    total_queues: Int = 0
     epoch: int = 0
     dirty: bool = False
     scope: str = "__global__"
@@ -229,8 +234,8 @@ class RequestMode:
 
     topic: str
     consumer_group: str
-    mode: str = "PULL"
-    pop_share_queue_num: int = 0
+    mode: RequestModeName = "PULL"
+    pop_share_queue_num: Int = 0
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -274,12 +279,21 @@ def bean_errors_of(file: str) -> Iterator[None]:
 
 
 def members(value: Any, where: str) -> dict[str, Any]:  # Any: JSON
-    """The members of an object; empty for null or a missing member, as in fastjson."""
-    if value is None:
+    """The members of an object; empty for null, `""` or a missing member, as in fastjson."""
+    if value is None or value == "":
         return {}
     if not isinstance(value, dict):
         raise UnlikeBeanError(where, "an object", value)
     return value
+
+
+def entries(value: Any, where: str) -> dict[str, Any]:
+    """The members of a map that takes no null (ConcurrentHashMap)."""
+    found = members(value, where)
+    for key, each in found.items():
+        if each is None or each == "":
+            raise UnlikeBeanError(f"{where}.{key}", "a value", each)
+    return found
 
 
 def items(value: Any, where: str) -> list[Any]:
@@ -291,38 +305,64 @@ def items(value: Any, where: str) -> list[Any]:
     return value
 
 
-def integer(value: Any, where: str) -> int:
-    """A 64-bit integer, also in quotes: fastjson reads both, and writes numbers above 2^53 in quotes."""
-    if isinstance(value, str) and _INTEGER.match(value):
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and -_LONG_STOP <= value < _LONG_STOP:
-        return value
-    raise UnlikeBeanError(where, "a 64-bit integer", value)
+def integer(value: Any, where: str, stop: int = _LONG_STOP) -> int:
+    """A 64-bit integer as fastjson2 reads it: `8`, `8.5`, `"8"`, `"1,000"`, and 1 for true."""
+    found = value
+    if isinstance(value, str) and (match := _NUMBER.match(value.replace(",", ""))):
+        found = float(match[0]) if match[1] or match[2] else int(match[0])
+    if isinstance(found, int | float) and -stop <= found < stop:
+        return int(found)
+    raise UnlikeBeanError(where, f"a {stop.bit_length()}-bit integer", value)
+
+
+def long_of_bean(value: Any, where: str) -> int:
+    """A primitive number: 0 for null."""
+    return 0 if value in (None, "", "null") else integer(value, where)
+
+
+def _int_of_bean(value: Any, where: str) -> int:
+    return 0 if value in (None, "", "null") else integer(value, where, _INT_MAX + 1)
 
 
 def _boolean(value: Any, where: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    if value in ("true", "false"):
-        return bool(value == "true")
-    raise UnlikeBeanError(where, "true or false", value)
+    if isinstance(value, int):  # true and false, too
+        return value == 1
+    found = _BOOLEANS.get(str(value or "").lower())
+    if found is None or isinstance(value, dict | list):
+        raise UnlikeBeanError(where, "true or false", value)
+    return found
 
 
 def string(value: Any, where: str) -> str:
-    """A string. Raises UnlikeBeanError for anything else."""
-    if isinstance(value, str):
-        return value
-    raise UnlikeBeanError(where, "a string", value)
+    """A string; of another value its JSON, as fastjson2."""
+    if value is None:
+        raise UnlikeBeanError(where, "a string", value)
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _string_map(value: Any, where: str) -> dict[str, str]:
-    return {key: string(item, f"{where}.{key}") for key, item in members(value, where).items()}
+    found = members(value, where)
+    return {key: string(item, f"{where}.{key}") for key, item in found.items() if item is not None}
 
 
-def integer_map(value: Any, where: str) -> dict[int, int]:
-    """A map with integer keys, in quotes or not."""
+def _one_of(*names: str) -> Callable[[Any, str], str | None]:
+    """The constant of a Java enum by name or number; None for a name that it does not have."""
+    constants = {name: name for name in names} | {str(number): name for number, name in enumerate(names)}
+
+    def convert(value: Any, where: str) -> str | None:
+        found = constants.get(str(value).upper())
+        if value is None or isinstance(value, str) or (found is not None and not isinstance(value, bool)):
+            return found
+        raise UnlikeBeanError(where, f"one of {', '.join(names)}", value)
+
+    return convert
+
+
+def integer_map(value: Any, where: str, key_stop: int = _INT_MAX + 1) -> dict[int, int]:
+    """A map with 32-bit integers as keys, in quotes or not."""
     return {
-        integer(key, where): integer(item, f"{where}.{key}") for key, item in members(value, where).items()
+        integer(key, where, key_stop): integer(item, f"{where}.{key}")
+        for key, item in entries(value, where).items()
     }
 
 
@@ -332,16 +372,19 @@ def _of_caller(value: Any, where: str) -> NoReturn:
 
 # Converters of `bean` by the field's annotation. The caller gives the fields of other types.
 _CONVERTERS = {
-    "int": integer,
+    "int": long_of_bean,
+    "Int": _int_of_bean,
     "bool": _boolean,
     "str": string,
+    "FilterType": _one_of("SINGLE_TAG", "MULTI_TAG"),
+    "RequestModeName": _one_of("PULL", "POP"),
     "Mapping[str, str]": _string_map,
     "Mapping[str, Any]": members,
 }
 
 
 def bean(kind: type[_T], value: Any, where: str, **given: Any) -> _T:
-    """A dataclass `kind` from the members with the fields' names in camelCase; null means the default.
+    """A dataclass `kind` from the members with the fields' names in camelCase.
 
     `given` are fields that the caller sets. Members without a field go to the field `unknown`.
     """
@@ -349,8 +392,8 @@ def bean(kind: type[_T], value: Any, where: str, **given: Any) -> _T:
     values = dict(given)
     make: Any = kind  # the constructor's parameters are the fields
     for attribute, name, convert in _members_of(make):
-        found = rest.pop(name, None)
-        if found is not None and attribute not in given:
+        is_there, found = name in rest, rest.pop(name, None)
+        if is_there and attribute not in given and (found is not None or convert is not string):
             values[attribute] = convert(found, f"{where}.{name}")
     made: _T = make(**values, unknown=rest)
     return made
@@ -476,6 +519,12 @@ class _Writer:
 
     def _quoted(self, text: str) -> str:
         return f'"{text.translate(self._escapes)}"'
+
+
+def members_with_bare_keys(name: str) -> frozenset[str]:
+    """The members of the file `name` below which a broker takes keys without quotes."""
+    maps = ("topicConfigTable", "timingCount", "transactionCount", *_INTEGER_KEYS.get(name, ()))
+    return frozenset(path.partition(".")[0] for path in maps)
 
 
 def with_integer_keys(value: Any, name: str) -> Any:

@@ -44,7 +44,12 @@ from store_format.files import paths
 from store_format.files.read import entry_names, is_directory, list_store_files, stat_identity
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
-from store_format.metadata.read import config_path, known_topics, read_subscription_groups, read_topics
+from store_format.metadata.read import (
+    config_path,
+    known_topics,
+    read_subscription_groups,
+    read_topics,
+)
 from store_format.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -151,7 +156,10 @@ Unfiled = Literal["read", "skip"]
 # where a broker keeps its topics instead of topics.json, which may be left from before
 _ROCKSDB_CONFIG = ("topics", "metadata", "rdb")
 _BESIDE_TOPICS = frozenset(
-    {"subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "ledger.json"}
+    {
+        *("topics.json", "topics.json.bak", "subscriptionGroup.json", "consumerOffset.json"),
+        *("delayOffset.json", "ledger.json"),
+    }
 )
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
@@ -488,13 +496,14 @@ def missing_topics(root: str, topics: Container[str]) -> dict[str, int]:
 
 
 def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
-    """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues; those of
-    commits that topics.json lacks because it is older (`missing_topics`).
+    """The topics of a store that has lost topics.json, with their numbers of queues; those of commits that
+    topics.json lacks because it is older (`missing_topics`).
 
     The directories of the simple consume queues show them, the queues that the log has `named`, and those of
     which a recovery has given up messages. A broker makes its own topics when it starts, and batch queues
-    need attributes that no directory shows: both are left out. A store had topics.json if it has another file
-    that a broker, or a commit, writes beside it.
+    need attributes that no directory shows: both are left out, and the topics of a `.bak` that can be read. A
+    store had topics.json if it has another file that a broker, or a commit, writes beside it. A file that
+    cannot be read is lost; a topic that a readable file lacks was deleted.
     """
     names = {
         *entry_names(f"{root}/config", missing_ok=True),
@@ -502,17 +511,20 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
     }
     if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root):
         return {}
-    if topics := known_topics(root):
-        return missing_topics(root, topics)
-
-    def select(topic: str) -> bool:
-        return topic.startswith(_OF_GROUPS) or not (is_light_queue(topic) or is_system_topic(topic))
-
-    numbers = filed_topics(root, select)
+    known = known_topics(root)
+    missing = missing_topics(root, known) if known else {}
+    if known and not known.is_backup:
+        return missing
+    numbers = missing | filed_topics(root, needs_config)
     for topic, queue_id in {*named, *given_up_ranges(root)}:
-        if select(topic):
+        if needs_config(topic):
             numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
-    return numbers
+    return {topic: number for topic, number in numbers.items() if topic not in (known or ())}
+
+
+def needs_config(topic: str) -> bool:
+    """Whether clients find the topic through topics.json only: a broker makes its own when it starts."""
+    return topic.startswith(_OF_GROUPS) or not (is_light_queue(topic) or is_system_topic(topic))
 
 
 def past_queues(

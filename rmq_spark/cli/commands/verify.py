@@ -128,12 +128,12 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     target = shlex.quote(shown(f"{beside}-recovered"))  # of a store on object storage, in this directory
     salvage = f"rmqlog recover {store} --into {target} --salvage{conf}"
     commands = {
-        NextStep.NOTHING: "",
         NextStep.RECOVER: f"rmqlog recover {store}{conf}",
         NextStep.SALVAGE: salvage,
-        NextStep.AGAIN: f"rmqlog verify {store}",
     }
-    return Verdict(text, commands[step], is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage")))
+    return Verdict(
+        text, commands.get(step, ""), is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage"))
+    )
 
 
 def _fitted(output: Output, severity: str, line: str) -> str:

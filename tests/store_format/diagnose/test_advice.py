@@ -269,6 +269,20 @@ def bad_topics(root: Path, _: Path) -> None:
         (root / "config" / name).write_text("{")
 
 
+def bad_offsets(root: Path, _: Path) -> None:
+    (root / "config" / "consumerOffset.json").write_bytes(b"\0" * 64)
+    (root / "config" / "consumerOffset.json.bak").unlink()
+
+
+def linked_topics(root: Path, whole: Path) -> None:
+    (root / "config" / "topics.json").unlink()
+    (root / "config" / "topics.json").symlink_to(whole / "config" / "topics.json")
+
+
+def bad_topics_file(root: Path, _: Path) -> None:
+    os.truncate(root / "config" / "topics.json", 500)
+
+
 def exported(root: Path, _: Path) -> None:
     """What is exported before a broker starts is all that can be read."""
     file = root.parent / "out.parquet"
@@ -410,7 +424,7 @@ _CUT = "A broker that starts on this store cuts these messages off"
 _CHECKPOINT = "Move the checkpoint out of the store; a broker makes a new one"
 _FILE = "Nothing can be written before this file is restored or moved out"
 _TOPICS = "Put topics.json back from a backup"
-_NO_TOPIC = "Consumers cannot find the topic, readers can. Create the topic again"
+_NO_TOPIC = "Consumers cannot find the topic, readers can. Unless it was deleted on purpose"
 
 CASES = {
     "a cut queue file": Case(_QUEUES, cut(CQ_FILE, 1990), recovered),
@@ -504,8 +518,14 @@ CASES = {
     ),
     "a crash": Case("Readers do the broker's recovery in memory", read_around, copied, "crash-5.5.0"),
     "no configuration": Case(
-        "Neither the file nor its .bak can be read", bad_topics, both(restored("config/topics.json"))
+        "The file counts as lost, and so does", bad_topics, both(restored("config/topics.json"))
     ),
+    "a linked configuration file": Case(
+        "Neither the file nor its .bak can be read", linked_topics, restored("config/topics.json")
+    ),
+    "no configuration, made again": Case("The file counts as lost, and so does", bad_topics, recovered),
+    "no group offsets": Case("The file counts as lost, and a broker starts", bad_offsets, recovered),
+    "a broken file beside its .bak": Case("The .bak counts instead", bad_topics_file, recovered),
     "an unknown topic": Case(_NO_TOPIC, topic_deleted, restored("config/topics.json")),
     "a bad ledger": Case(_FILE, bad_ledger, moved_out(".rmqlog/ledger.json")),
     "a bad journal": Case(_FILE, both(ours, bad_journal), moved_out(".rmqlog/journal.json")),

@@ -497,11 +497,15 @@ def test_a_configuration_file_that_cannot_be_read(copy: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     diagnosis = _diagnose(copy)
     assert [(severity, file) for severity, file, _ in _serious(diagnosis)] == [("warning", str(path))]
-    assert "topics.json.bak is used instead" in diagnosis[0].advice
+    assert "The .bak counts instead" in diagnosis[0].advice
     (copy / "config" / "topics.json.bak").write_bytes(b"[]")
-    diagnosis = _diagnose(copy)
-    assert [(severity, file) for severity, file, _ in _serious(diagnosis)] == [("damage", f"{path}.bak")]
-    assert "Neither" in diagnosis[0].advice
+    diagnosis = _diagnose(copy)  # a broker does not start (BrokerController.initializeMetadata)
+    assert [(severity, file) for severity, file, _ in _serious(diagnosis)] == [("damage", str(path))] * 2
+    assert "The file counts as lost" in diagnosis[0].advice
+    assert "a broker refuses to start on this store" in diagnosis.verdict
+    path.unlink()
+    (copy / "config" / "topics.json.bak").write_bytes(path.with_name("subscriptionGroup.json").read_bytes())
+    assert "is used instead, as by a broker" in _diagnose(copy)[0].advice
 
 
 # ---- while a broker runs -----------------------------------------------------------------------------------

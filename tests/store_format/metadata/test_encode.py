@@ -271,7 +271,7 @@ def test_the_counter_wraps_as_a_long() -> None:
         (b"[]", r"config/topics.json at byte 0: expected an object as the file, found \[\]"),
         (b'{"topicConfigTable":[]}', "expected an object as topicConfigTable"),
         (b'{"dataVersion":3}', "expected an object as dataVersion, found 3"),
-        (b'{"dataVersion":{"counter":true}}', "expected a 64-bit integer as dataVersion.counter, found True"),
+        (b'{"dataVersion":{"counter":"x"}}', "expected a 64-bit integer as dataVersion.counter, found 'x'"),
     ],
 )
 def test_what_is_no_topics_file_is_refused(data: bytes, message: str) -> None:

@@ -71,7 +71,7 @@ def test_an_unchanged_file_gives_the_same_topics_and_nobody_can_change_them(path
     assert known is not None
     assert known_topics(root) is known
     with pytest.raises(TypeError):
-        operator.setitem(known, "U", known["T"])  # type: ignore[call-overload]  # what the test refuses
+        operator.setitem(known, "U", known["T"])
     with pytest.raises(AttributeError):
         setattr(known["T"], "is_compacted", True)  # noqa: B010  # else mypy refuses it
     assert _queues_of(path) == 4

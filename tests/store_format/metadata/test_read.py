@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from store_format.errors import CorruptStoreError
 from store_format.metadata import read as config_json
 from store_format.metadata.read import (
+    config_path,
+    loaded_bytes,
     read_consumer_filters,
     read_consumer_offsets,
     read_delay_offsets,
@@ -143,15 +145,19 @@ def test_which_file_counts(
 @pytest.mark.parametrize(
     ("backup", "position"), [(OLD[:-3], len(OLD) - 3), ("?", 0), ('{"offsetTable":{1:{}}}', 0)]
 )
-def test_undecodable_bak_is_an_error_that_names_it(
+def test_a_file_is_lost_whose_bak_cannot_be_decoded_either(
     tmp_path: Path, main: str | None, backup: str, position: int
 ) -> None:
-    _root(tmp_path, "delayOffset.json", main)
-    _root(tmp_path, "delayOffset.json.bak", backup)
+    """Who looks goes on without it; who needs it gets the error of the first of the two files."""
+    for name in ("delayOffset.json", "topics.json"):
+        _root(tmp_path, name, main)
+        _root(tmp_path, f"{name}.bak", backup if name == "delayOffset.json" else "[]")
+    assert read_delay_offsets(str(tmp_path)) is None
+    assert read_topics(str(tmp_path)) is None
     with pytest.raises(CorruptStoreError) as caught:
-        read_delay_offsets(str(tmp_path))
-    assert caught.value.file == str(tmp_path / "config" / "delayOffset.json.bak")
-    assert caught.value.position == position
+        loaded_bytes(config_path(str(tmp_path), "delayOffset.json"))
+    file, at = ("delayOffset.json", len(GOOD) - 3) if main else ("delayOffset.json.bak", position)
+    assert (caught.value.file, caught.value.position) == (str(tmp_path / "config" / file), at)
 
 
 def test_a_fallback_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -224,27 +230,26 @@ def test_topics_defaults_attributes_and_unknown_members(tmp_path: Path) -> None:
     assert (b.queue_type, b.cleanup_policy, b.message_type) == ("BatchCQ", "COMPACTION", "FIFO")
     assert b == TopicConfig("B", 9, 3, 2, "MULTI_TAG", 1, True, b.attributes, {"future": {"x": [1]}})
     assert (b.readable, b.writable) == (False, True)
-    assert c == TopicConfig("C")
+    assert c == TopicConfig("C", perm=0)  # a null number is 0 in 5.5.0
     assert topics.raw["more"] == 1
 
 
 @pytest.mark.parametrize(
     ("member", "expected"),
     [
-        ('"perm":"six"', "a 64-bit integer as topicConfigTable.T.perm"),
-        ('"perm":true', "a 64-bit integer as topicConfigTable.T.perm"),
-        ('"perm":6.5', "a 64-bit integer as topicConfigTable.T.perm"),
-        ('"perm":9223372036854775808', "a 64-bit integer as topicConfigTable.T.perm"),
-        ('"order":1', "true or false as topicConfigTable.T.order"),
-        ('"topicFilterType":[]', "a string as topicConfigTable.T.topicFilterType"),
+        ('"perm":"six"', "a 32-bit integer as topicConfigTable.T.perm"),
+        ('"perm":[]', "a 32-bit integer as topicConfigTable.T.perm"),
+        ('"perm":2147483648', "a 32-bit integer as topicConfigTable.T.perm"),
+        ('"order":"x"', "true or false as topicConfigTable.T.order"),
+        ('"topicFilterType":[]', "one of SINGLE_TAG, MULTI_TAG as topicConfigTable.T.topicFilterType"),
         ('"attributes":[]', "an object as topicConfigTable.T.attributes"),
-        ('"attributes":{"a":1}', "a string as topicConfigTable.T.attributes.a"),
     ],
 )
 def test_members_of_another_type_are_named(tmp_path: Path, member: str, expected: str) -> None:
     root = _root(tmp_path, "topics.json.bak", '{"topicConfigTable":{"T":{' + member + "}}}")
+    assert read_topics(root) is None
     with pytest.raises(CorruptStoreError) as caught:
-        read_topics(root)
+        read_topics(root, is_needed=True)
     assert caught.value.expected == expected
 
 
