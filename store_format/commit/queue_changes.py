@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import FOLDERS, QueueKind, list_queues, queue_directory
-from store_format.consumequeue.units import message_mask, valid_batch_units, valid_units
+from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.units import message_mask, queue_bounds, valid_batch_units, valid_units
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
 from store_format.files.read import entry_names, list_directories, list_store_files, offset_file_name
@@ -33,6 +34,7 @@ from store_format.message.locate import locate
 from store_format.names import QueueKey
 from store_format.survey.fates import has_queue_files
 from store_format.survey.queues import ComparedQueue, PlacedUnits, StoredQueue
+from store_format.survey.right_entries import are_holes
 
 _CHUNK = 1 << 16  # units
 
@@ -82,7 +84,7 @@ def change_of(
             return _whole(queue, "replace", "entries differ from the messages in the log")
     cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared)
     more = f"{extra} entries behind its end lead to other messages, and are removed" if extra else ""
-    if not queue.differences:
+    if not queue.differences or _are_holes(queue, log):
         return QueueChange(queue.key, False, "cut", cut, extra, 0, more, cut) if cut is not None else None
     last = queue.differences[-1]
     is_tail = stored.is_batch or (
@@ -104,6 +106,18 @@ def change_of(
         reason,
         cut,
     )
+
+
+def _are_holes(queue: ComparedQueue, log: CommitLog) -> bool:
+    """Whether all that differs are places that a broker counted, and that never had a message."""
+    offsets = [np.arange(each.first, each.stop) for each in queue.differences]
+    if queue.stored.is_batch or any(each.kind != "unfilled" for each in queue.differences):
+        return False
+    bounds = queue_bounds("simple", queue.stored.directory, *queue.key, log.min_offset)
+    if bounds is None:
+        return False
+    there = QueueRange(*queue.key, bounds.min_offset, bounds.max_offset, bounds)
+    return bool(are_holes(log, there, np.concatenate(offsets)).all())
 
 
 def _behind_end(

@@ -62,6 +62,7 @@ _BY_HAND = (
     "A broker refuses to start on this store",
     "After a crash a broker rescans the log",
     "Consumers cannot find the topic",
+    "Delete the blank file",
     _LINKS,
     "Messages of this batch are lost",
     "Move ",

@@ -21,7 +21,14 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch
 from store_format.consumequeue.files import ext_directory, place_in_files, queue_directory
-from store_format.consumequeue.units import lost_mask, message_mask, pre_blank_mask, resolve_known
+from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.units import (
+    lost_mask,
+    message_mask,
+    pre_blank_mask,
+    queue_bounds,
+    resolve_known,
+)
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import EXTENSION_ADVICE, Findings, Severity, repeated_text
@@ -36,7 +43,7 @@ from store_format.survey.fates import Fate, committed_ends, decide, has_light_qu
 from store_format.survey.gone import begun_again, gone_by_ledger, queues_in_log
 from store_format.survey.log_end import certain_end
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
-from store_format.survey.right_entries import Contradictions, longest_ascent, place_of_message
+from store_format.survey.right_entries import Contradictions, are_holes, longest_ascent, place_of_message
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
@@ -60,6 +67,14 @@ _NO_LIGHT_ADVICE = (
 _UNKNOWN_ADVICE = (
     "Readers and writers ask which of the two happened: unfiledQueues=read if the queue was lost, "
     "unfiledQueues=skip if the topic was deleted"
+)
+_HOLE_ADVICE = (
+    "No message is lost: a broker that started on a blank last file counted a place too many "
+    "(ConsumeQueue.truncateDirtyLogicFiles)"
+)
+_BLANK_ADVICE = (
+    "Delete the blank file before a broker starts: it would count a message that does not exist "
+    "(ConsumeQueue.truncateDirtyLogicFiles)"
 )
 _PAST_ADVICE = (
     "Retention has deleted the messages, and the files are lost: a broker gives the next messages offsets "
@@ -339,6 +354,8 @@ class _EntryCheck:
         self.low, self.stop = self.queue.first, 0 if self.queue.is_batch else self.queue.first
         for number, units in self._chunks():
             self._count_chunk(number, units)
+        if state is not StoreState.LIVE:
+            self._report_blank()
         if self.behind and state is not StoreState.LIVE:
             severity: Severity = "damage" if state is StoreState.CLEAN else "warning"
             number, physical = self.first_behind
@@ -444,7 +461,31 @@ class _EntryCheck:
             found = f"physicalOffset {int(physical[start])} and size {int(size[start])}"
             more = f" in {stop - start} entries in a row" if stop - start > 1 else ""
             found = f"{found}{more}, with entries behind {'them' if more else 'it'}"
+            if self._is_hole(number + holes[start:stop]):
+                self.findings.add("info", file, position, f"an entry of {self._name}", found, _HOLE_ADVICE)
+                continue
             self._report(file, position, f"an entry of {self._name}", found)
+
+    def _is_hole(self, offsets: _IntArray) -> bool:
+        """Whether the log shows that these queue offsets never had a message."""
+        unfilled = [range(each.first, each.stop) for each in self._differences("unfilled")]
+        queue, log = self.queue, self.targets.log
+        if queue.is_batch or not all(any(offset in each for each in unfilled) for offset in offsets.tolist()):
+            return False
+        key = (queue.topic, queue.queue_id)
+        bounds = queue_bounds("simple", queue.directory, *key, log.min_offset)
+        if bounds is None:
+            return False
+        return bool(
+            are_holes(log, QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds), offsets).all()
+        )
+
+    def _report_blank(self) -> None:
+        """Reports a blank last file behind entries. A broker creates a file when it writes to it."""
+        last = self.queue.stop - self.queue.file_size // CQ_UNIT.itemsize
+        if not self.queue.is_batch and self.queue.first < self.stop <= last:
+            file, position = self._place(last)
+            self.findings.add("warning", file, position, "an entry", "a blank file", _BLANK_ADVICE)
 
     def _report(self, file: str, position: int, expected: str, found: str) -> None:
         self.findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")

@@ -214,17 +214,39 @@ def read_right_slice(log: CommitLog, piece: QueueSlice) -> tuple[_Ints, _Units]:
     right = entries_of(log, [(piece.queue, offsets[wrong])]).get((piece.topic, piece.queue_id))
     units = units.copy()
     units["physical_offset"][wrong[physical[wrong] < max(log.min_offset, 1)]] = NOWHERE  # not expired
-    made = 0
+    made, gone = 0, wrong
     if right is not None:
         _, at, of = np.intersect1d(offsets[wrong], right.queue_offsets, return_indices=True)
         units[wrong[at]] = right.units[of]
-        made = len(at)
-    _log.warning(
-        "%s-%d: %d entries of the consume queue are zeros or lead to other messages, the first at offset %d: "
-        "%d of their messages are read from the commitlog",
-        shown(piece.topic), piece.queue_id, len(wrong), int(offsets[wrong[0]]), made,
-    )  # fmt: skip
-    return offsets, units
+        made, gone = len(at), np.delete(wrong, at)
+    zeros = gone[units["size"][gone] == 0]
+    holes = zeros[are_holes(log, piece.queue, offsets[zeros])]
+    name = f"{shown(piece.topic)}-{piece.queue_id}"
+    if len(holes):
+        told = "%s: %d queue offsets, the first %d, have no entry and no message: a broker counted them. %s"
+        _log.warning(told, name, len(holes), int(offsets[holes[0]]), "No message is lost")
+    if len(holes) < len(wrong):
+        _log.warning(
+            "%s: %d entries of the consume queue are zeros or lead to other messages, the first at offset "
+            "%d: %d of their messages are read from the commitlog",
+            name, len(wrong) - len(holes), int(offsets[np.setdiff1d(wrong, holes)[0]]), made,
+        )  # fmt: skip
+    return np.delete(offsets, holes), np.delete(units, holes)
+
+
+def are_holes(log: CommitLog, queue: QueueRange, offsets: _Ints) -> NDArray[np.bool_]:
+    """Which of the ascending queue offsets, without an entry and without a message in the log, never had one:
+    between the messages beside them the log is whole. A broker that starts on a blank last file, which a
+    power loss leaves, counts one place too many (ConsumeQueue.truncateDirtyLogicFiles).
+    """
+    found = np.zeros(len(offsets), bool)
+    for start, stop in _runs(offsets) if len(offsets) else ():
+        before, behind = _beside(log, queue.piece(start, stop))
+        if before is not None and behind is not None and before < behind:
+            steps = log.walk(before, behind, verify_crc=True, resync=True)
+            if not any(isinstance(step, Damage) for step in steps):
+                found |= (offsets >= start) & (offsets < stop)
+    return found
 
 
 def _wrong(
@@ -344,11 +366,16 @@ def last_own(log: CommitLog, queue: QueueRange) -> int | None:
 
 def _stretch(log: CommitLog, run: QueueSlice) -> tuple[int, int]:
     """The physical offsets between which the messages of a run of offsets are."""
-    queue = run.queue
-    before = _nearest_own(log, run, range(run.start - 1, queue.min_offset - 1, -_NEIGHBOURS))
-    behind = _nearest_own(log, run, range(run.stop, queue.max_offset, _NEIGHBOURS))
+    before, behind = _beside(log, run)
     start = log.min_offset if before is None else max(before, log.min_offset)
     return start, log.stop if behind is None else behind
+
+
+def _beside(log: CommitLog, run: QueueSlice) -> tuple[int | None, int | None]:
+    """The physical offsets of the nearest own messages before and behind a run of offsets."""
+    queue = run.queue
+    before = _nearest_own(log, run, range(run.start - 1, queue.min_offset - 1, -_NEIGHBOURS))
+    return before, _nearest_own(log, run, range(run.stop, queue.max_offset, _NEIGHBOURS))
 
 
 def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:

@@ -140,6 +140,17 @@ def written(place: str, position: int, data: bytes) -> Step:
     return harm
 
 
+def blank_file(root: Path, _: Path) -> None:
+    """A power loss came before the first entry of the file was flushed."""
+    last = max((root / CQ_FILE).parent.iterdir())
+    size = last.stat().st_size
+    (last.parent / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
+
+
+def without_blank_file(root: Path, _: Path) -> None:
+    max((root / CQ_FILE).parent.iterdir()).unlink()
+
+
 def removed(*places: str) -> Step:
     def harm(root: Path, _: Path) -> None:
         for place in places:
@@ -437,6 +448,7 @@ CASES = {
     "no topics.json": Case(_QUEUES, no_topics, recovered),
     "a lost topics.json": Case(_TOPICS, lost_topics, restored("config/topics.json")),
     "a lost topics.json, made again": Case(_TOPICS, lost_topics, recovered),
+    "a blank queue file": Case("Delete the blank file", blank_file, without_blank_file),
     "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
     "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
     "a lost queue without messages": Case(
@@ -557,6 +569,7 @@ _NOTHING = (
     "Follows from the damage of the commitlog",
     "It is not checked",
     "No command puts this right: the stored bytes have their checksum",
+    "No message is lost: a broker that started",
     "Nothing needs to be done",
     "The topic was deleted; retention deletes the messages",
     "Messages that are being written now may look unfinished",
