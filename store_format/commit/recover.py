@@ -406,10 +406,10 @@ def _log_rows(survey: RecoverySurvey) -> Iterator[_Row]:
     why = f": expected {end.end.expected}, found {end.end.found}" if end.end.expected else ""
     reason = f"{how} from {end.start}; the log ends there ({end.end.kind}{why})"
     yield "commitlog", None, None, "end", end.offset, survey.units or None, None, reason
-    if survey.lost.count:
+    if count := max(survey.lost.count, int(survey.is_torn)):
         queues = first_names(f"{shown(topic)}-{number}" for topic, number, _, _ in survey.lost.messages)
-        reason = f"messages that nobody can read, of {queues}"
-        yield "commitlog", None, None, "lost", None, survey.lost.count, None, reason
+        reason = f"messages that nobody can read, of {queues or 'the torn end of the log'}"
+        yield "commitlog", None, None, "lost", None, count, None, reason
     if survey.refused is not None:
         yield "commitlog", None, None, "refused", end.offset, None, None, str(survey.refused)
     for part in survey.copied:

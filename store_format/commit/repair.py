@@ -232,6 +232,7 @@ class RecoverySurvey(LogComparison):
     whole_in: CommitLog | None = None
     lost: GivenUp = field(default_factory=GivenUp)
     has_stale: bool = False
+    is_torn: bool = False  # the head of a message is at the end of a crashed store's log
 
     @property
     def short(self) -> list[StoreFile]:
@@ -270,6 +271,7 @@ class RecoverySurvey(LogComparison):
         behind them, or no message has queue offsets between others.
         """
         log, known = self.whole_in or self.log, read_given_up(self.source)
+        self.is_torn = self.is_crashed and log.store_timestamp_at(self.end.offset) >= 0
         ranges = [(each.start, each.stop) for each in self.holes]
         ranges += [(each.file.start + each.start, each.file.start + each.stop) for each in self.damage]
         unnamed = [(*key, *each) for key, queue in self.compared.items() for each in queue.unnamed]

@@ -105,12 +105,13 @@ def diagnose(
     lost_entries = queues.finish(lost, summary.log_end)
     has_crashed = state is states[1] is StoreState.CRASHED
     is_last_crash = has_crashed and readable is not None and not readable.remains_of  # else of an earlier one
+    is_torn = is_last_crash and readable is not None and log.store_timestamp_at(readable.offset) >= 0
     summary = replace(
         summary,
         unplaced_bytes=unplaced_bytes + stray_bytes,
         stray_bytes=stray_bytes,
         lost_entries=lost_entries,
-        lost_in_crash=queues.ahead if is_last_crash else 0,
+        lost_in_crash=max(queues.ahead, int(is_torn)) if is_last_crash else 0,
         readable=summary.readable - queues.left_out + queues.batched,
         batched=queues.batched,
         repeated=queues.repeated,

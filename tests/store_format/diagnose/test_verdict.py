@@ -50,6 +50,17 @@ def test_a_torn_end_after_a_crash(golden: Golden) -> None:
     )
 
 
+def test_a_torn_message_without_an_entry_is_lost(copy: Callable[[str], Path]) -> None:
+    """The queue whose last entry leads there is lost, too; the head of the message is whole."""
+    root = copy(TORN)
+    shutil.rmtree(root / "consumequeue" / "Orders" / "2")
+    found = diagnose(str(root))
+    assert found.summary.lost_in_crash == 1
+    assert "353 messages readable, 1 message lost with the crash" in found.verdict
+    rows = {row["action"]: row["entries"] for row in recover(str(root)).table().to_pylist()}
+    assert (rows["end"], rows["lost"]) == (353, 1)
+
+
 def test_a_crash_that_tore_nothing(golden: Golden) -> None:
     found = diagnose(str(golden(CRASH)))
     assert (found.summary.cut_offset, found.summary.cut_bytes) == (None, 0)

@@ -43,6 +43,7 @@ from tests.support.staged import (
 )
 
 # Commitlog files of some 40 messages, consume queue files of 20 entries
+_HEAD_SIZE = 88  # of a message, with IPv4 hosts
 ENTRY_SIZE = 20
 # bytes of a message with IPv4 hosts: its body, and the fields flag, bornTimestamp, bornHost, storeTimestamp,
 # storeHost, reconsumeTimes and preparedTransactionOffset, which no checksum protects (docs/read.md)
@@ -324,14 +325,14 @@ class World:
             placed = replace(message, queue_offset=offset, physical_offset=end, store_timestamp=self.now_ms)
             unit = oracle.encode_message(placed)
             is_torn = torn and number == written - 1
+            data = unit[: len(unit) // 2] if is_torn else unit
             if number < written:
-                data = unit[: len(unit) // 2] if is_torn else unit
                 self._write_file("commitlog", LOG_FILE_SIZE, end, data)
             if number < queued:
                 self._write_entry(queue, offset, oracle.cq_unit(end, len(unit), oracle.tags_code(placed)))
             if number < written and not is_torn:
                 self.truth.add(Stored(*queue, offset, end, len(unit), message.body, keys_of(message)))
-            elif number < queued:
+            elif number < queued or (is_torn and len(data) >= _HEAD_SIZE):  # the head shows the message
                 self.truth.vanished += 1
             next_offsets[queue] = offset + 1
             end += len(unit)
