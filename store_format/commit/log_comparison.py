@@ -27,7 +27,7 @@ from store_format.files.read import list_store_files
 from store_format.index.file import IndexFile, has_entries, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import Checkpoint, known_topics, read_checkpoint, read_topics
-from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
+from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.survey.fates import (
     Fate,
     FateDecision,
@@ -38,6 +38,7 @@ from store_format.survey.fates import (
     deleted_until,
     filed_queues,
     has_directory,
+    has_light_queues,
     past_queues,
     question,
 )
@@ -58,6 +59,7 @@ _log = logging.getLogger(__name__)
 _BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
 _FILES_LOOKED_AT = 10_000
 _UNINDEXED_MAX = 64 << 20  # bytes of the log
+_NO_LIGHT = "no broker with enableLmq has used the store: the properties are a producer's own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +386,10 @@ class LogComparison:
             return {}
         filed = {each[:2] for each in filed_queues(self.source, lambda _: True)}
         new = [key for key in new if key not in filed]
+        light = dict[QueueKey, str]()
+        if self.written is not None and not has_light_queues(self.source):
+            light = {key: _NO_LIGHT for key in new if is_light_queue(key[0])}
+            new = [key for key in new if key not in light]
         written = [key for key in new if key[0] in (self.written or ())]
         created = {*written}.difference(of_known_topics(self.source, written))  # by the write, from offset 0
         new = [key for key in new if key not in created]
@@ -397,9 +403,14 @@ class LogComparison:
         asked = {key: queue for key, queue in self.unknown.items() if key[0] in (self.written or ())}
         if asked and self.unfiled is None:
             raise question(self.source, asked)
-        return dict.fromkeys(created, "the write creates the topic again") | {
-            key: f"{each.evidence} (name the topic with --topic to rebuild it)" for key, each in left.items()
-        }
+        return (
+            light
+            | dict.fromkeys(created, "the write creates the topic again")
+            | {
+                key: f"{each.evidence} (name the topic with --topic to rebuild it)"
+                for key, each in left.items()
+            }
+        )
 
     def _is_answered(self, key: QueueKey, decision: FateDecision) -> bool:
         """Whether a queue of unknown fate is built: a broker that starts builds it, or the user said so."""

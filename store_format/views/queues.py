@@ -115,6 +115,8 @@ def sized_queues(store: Store) -> list[SizedQueue]:
             gone[each.topic, each.queue_id] += _less(each, lost)
     for queue in found:
         gone[queue.key] += queue.range.gaps if queue.scanned is None else queue.scanned.gaps
+        if queue.range.bounds is not None:  # pre-blank entries, which a broker counts
+            gone[queue.key] += max(queue.range.bounds.blank_stop - queue.min_offset, 0)
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
