@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.stream_offset import MARK
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.starts import open_stores
+from rmq_spark.plan.starts import open_stores, reach_stores
 from store_format import Queue
 from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import shown
@@ -63,6 +63,7 @@ class StreamStores:
         would lose its position.
         """
         if self._followers is None:
+            reach_stores(self.options)
             self._newcomers = [_Newcomers(path) for path in self.options.paths]
             stores = open_stores(self.options, skip_unreadable=False)
             self._followers = [StoreFollower(store, self.options.choice) for store in stores]

@@ -14,6 +14,8 @@ from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.spark.session_settings import SessionSettings
+from rmq_spark.stream.positions import StreamPositions
+from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OptionError, StoreError
 from store_format.files.client import Access
 from tests.support.object_server import ObjectServer
@@ -114,6 +116,8 @@ def test_a_read_signs_with_the_keys_of_the_session(
         parse_read_options({"path": server.url_of(basic), "subscribe": "Orders"}), session=session
     )
     scan = Scan(fields_from_options(parsed), parsed)
+    positions = StreamPositions(StreamStores(parsed))
+    assert positions.initial()["Orders"]
     splits = plan(parsed, cores=1).splits
     assert sum(batch.num_rows for split in splits for batch in scan.read(split)) > 0
     assert server.signers == {"AKIAPLANTED"}
