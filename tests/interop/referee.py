@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ QueueKey = tuple[str, int]
 TABLES = ("offsets", "topics", "groups", "delays")
 
 _ANSWER_SECONDS_MAX = 60.0
+_ASKED_MAX = 500  # each store leaves most of a megabyte in the JVM
 _MAGIC = (0xDAA320A7 - (1 << 32), 0xDAA320AB - (1 << 32))
 # Neither the store's age nor the machine's disk is a reason to delete files.
 _SETTINGS = {
@@ -120,7 +122,7 @@ class Referee:
 
     def __init__(self, version: str, place: Path, *, loud: bool = False) -> None:
         self.version, self.place, self.loud = version, place, loud
-        self._numbers = itertools.count()
+        self._numbers, self._asked = itertools.count(), itertools.count(1)
         self.program = self._started()
 
     def _started(self) -> Program:
@@ -163,13 +165,20 @@ class Referee:
         return answer["table"] if answer.get("load") else None
 
     def _ask(self, *words: object) -> dict[str, Any]:
+        if next(self._asked) % _ASKED_MAX == 0:
+            self.program.close()
+            self.program = self._started()
         try:
             self.program.say(*words)
             return self.program.line(_ANSWER_SECONDS_MAX)
-        except ProgramError:
+        except ProgramError as error:
+            threads = subprocess.run(
+                ["jstack", str(self.program.pid)], capture_output=True, text=True, check=False
+            ).stdout
             self.program.kill()
             self.program = self._started()  # for the next store
-            raise
+            main = threads.partition('"main"')[2].partition("\n\n")[0]
+            raise ProgramError(f"{words}: {error}\n{main}") from error
 
     @contextmanager
     def _copy(self, root: Path, part: str = "") -> Iterator[Path]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rmq_spark.cli.exit_codes import USAGE
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
@@ -309,6 +310,8 @@ def changed(case: Case, copy: Path, leg: str, conf: Path) -> tuple[str, str]:
     if not words:
         return "", NOTHING
     run = rmqlog(copy, *words)
+    if run.code == USAGE and leg == "recover":  # it asks for what the store does not show
+        run = rmqlog(copy, *words, "--broker-conf", conf)
     return run.out + run.err, "" if run.code in (0, 1, 3) else run.err.strip()[-300:]
 
 
@@ -320,7 +323,7 @@ def tree(root: Path) -> dict[str, bytes]:
 def _words(case: Case, copy: Path, leg: str, conf: Path) -> list[str]:
     logs = _log_words(case, copy)
     if leg == "recover":
-        return ["recover", str(copy), "--apply", "--broker-conf", str(conf), *logs]
+        return ["recover", str(copy), "--apply", *logs]
     if leg == "services":
         return ["services", str(copy), "--apply", "--once", "--broker-conf", str(conf), *logs]
     words = shlex.split(verify(case, copy).next.replace("STORE", str(copy)))[1:]
