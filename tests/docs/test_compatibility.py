@@ -7,6 +7,7 @@ import re
 import tomllib
 
 from rmq_spark.cli.commands.doctor import NEEDED
+from tests.support.config_shapes import rows_of_old_releases
 from tests.support.doc_pages import ROOT, read_page
 
 PAGE = read_page("compatibility.md")
@@ -41,6 +42,11 @@ def test_the_least_versions_are_those_of_the_project() -> None:
         assert row[0] == ".".join(map(str, version))
     extras = " ".join(PROJECT["optional-dependencies"]["notebook"])
     assert f"altair>={rows['altair (charts)'][0]}" in extras
+
+
+def test_what_4_9_7_reads_otherwise_in_configuration_files() -> None:
+    section = PAGE.partition("### Configuration files that were edited\n")[2].partition("\n## ")[0]
+    assert [line for line in section.splitlines() if line.startswith("| `")] == rows_of_old_releases()
 
 
 def test_public_names_are_those_of_the_contributors_page() -> None:

@@ -328,3 +328,32 @@ def recorded(found: dict[str, dict[str, list[Any]]]) -> str:
         for name, each in found.items()
     )
     return "{" + ",\n".join(lines) + "}\n"
+
+
+def rows_of_old_releases() -> list[str]:
+    """The rows of docs/compatibility.md: the shapes that 4.9.7 reads otherwise than 5.5.0."""
+    found: dict[str, tuple[list[str], str, str]] = {}
+    for name, tables in answers().items():
+        for label, answer in tables.items():
+            if len(answer) == 2:
+                new, old = (_read_as(name, label, table, tables) for table in answer)
+                found.setdefault(label, ([], new, old))[0].append(f"`{name}`")
+    return [
+        f"| `{label}`{'' if len(names) == len(OLD_CLASSES) else ' in ' + ', '.join(names)} | {new} | {old} |"
+        for label, (names, new, old) in found.items()
+    ]
+
+
+def _read_as(name: str, label: str, table: Any, tables: dict[str, list[Any]]) -> str:
+    if table == tables["nothing"][0]:  # of an empty file the .bak counts
+        return "the `.bak`"
+    if table == tables["null"][0]:
+        return "nothing"
+    if label.startswith("number ") and table != tables["whole"][0]:
+        text = json.dumps(table)
+        return "the file: " + next(each for each in ("true", "16", "1", "0") if each in text)
+    return (
+        "the file, otherwise"
+        if label.startswith(("perm: null", 'topicFilterType: "1', "consumeEnable"))
+        else "the file"
+    )

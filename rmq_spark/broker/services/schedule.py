@@ -34,6 +34,7 @@ from store_format.message.encode import StoredMessages
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, UNIQ_KEY
+from store_format.read.log_reader import survey
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored_slice
@@ -64,12 +65,13 @@ class Schedule:
         progress = read_delay_offsets(store.path) or {}
         taken = take_snapshot(store.path, store.log.relisted(), store.state, SCHEDULE_TOPIC.__eq__)
         queues = {queue.queue_id + 1: queue for queue in store.queues_of(taken)}
+        foreign = _foreign_levels(len(now.conf.message_delay_levels_ms), queues, taken, progress, store)
         levels, errors = [], []
         for level, delay in enumerate(now.conf.message_delay_levels_ms, 1):
             try:
-                queue = _queue_of_level(level, queues, taken, progress, store)
+                began = progress.get(level, 0)
+                queue = _queue_of_level(level, queues, taken, 0 if level in foreign else began, store)
                 if queue is not None:
-                    began = progress.get(level, 0)
                     start = ledger.resume(_level_part(level), began, store.log)
                     levels.append(_Level(level, delay, queue, began, _corrected(start, queue), now.ms))
             except StoreError as error:
@@ -77,22 +79,33 @@ class Schedule:
         errors += _above_levels(queues, len(now.conf.message_delay_levels_ms), progress, store)
         due = [each for each in levels if each.is_first_due]
         share = max(1, TURN_MESSAGES_MAX // max(1, len(due))), TURN_BYTES_MAX // max(1, len(due))
-        return SchedulePlan(store, now, [_due_of(each, share) for each in levels], progress, errors)
+        return SchedulePlan(store, now, [_due_of(each, share) for each in levels], progress, errors, foreign)
 
 
 def _level_part(level: int) -> str:
     return f"schedule/{level}"
 
 
+def _foreign_levels(
+    level_max: int, queues: Mapping[int, Queue], taken: Snapshot, progress: Mapping[int, int], store: Store
+) -> dict[int, int]:
+    """The `foreign` levels of a plan: without a queue, and without a message in the log, which is read."""
+    lacking = [
+        level for level in range(1, level_max + 1) if progress.get(level, 0) > 0 and level not in queues
+    ]
+    logged = survey(store.log, SCHEDULE_TOPIC.__eq__).queues.keys() | taken.damaged.keys() if lacking else ()
+    return {level: 0 for level in lacking if (SCHEDULE_TOPIC, level - 1) not in logged}
+
+
 def _queue_of_level(
-    level: int, queues: Mapping[int, Queue], taken: Snapshot, progress: Mapping[int, int], store: Store
+    level: int, queues: Mapping[int, Queue], taken: Snapshot, began: int, store: Store
 ) -> Queue | None:
     """The queue of the level; None if no message was ever stored with this level."""
     damage = taken.damaged.get((SCHEDULE_TOPIC, level - 1))
     if damage is not None:
         raise damage
     queue = queues.get(level)
-    if (queue is None or queue.range.bounds is None) and progress.get(level, 0) > 0:
+    if (queue is None or queue.range.bounds is None) and began > 0:
         raise lost_queue(f"{store.path}/consumequeue/{SCHEDULE_TOPIC}/{level - 1}")
     return queue
 
@@ -205,13 +218,18 @@ def _due_of(level: _Level, share: tuple[int, int]) -> _DueOfLevel:
 
 @dataclass(frozen=True, slots=True)
 class SchedulePlan:
-    """The due messages of all levels, at most a turn of them. `progress` is what delayOffset.json says."""
+    """The due messages of all levels, at most a turn of them. `progress` is what delayOffset.json says.
+
+    `foreign` are the levels that the file has from another store, with 0: their queues are empty here, and a
+    broker lowers the offset when it starts (ScheduleMessageService.correctDelayOffset).
+    """
 
     store: Store
     now: Now
     levels: list[_DueOfLevel]
     progress: Mapping[int, int]
     errors: list[StoreError]
+    foreign: Mapping[int, int]
 
     @property
     def due(self) -> int:
@@ -219,7 +237,7 @@ class SchedulePlan:
 
     @property
     def changes(self) -> bool:
-        return bool(self.errors) or any(each.stop != each.level.began for each in self.levels)
+        return bool(self.errors or self.foreign) or any(each.stop != each.level.began for each in self.levels)
 
     @property
     def next_due(self) -> int | None:
@@ -242,7 +260,7 @@ class SchedulePlan:
         delivered stops there, as in the broker.
         """
         done, errors, going = 0, list(self.errors), list[_DueOfLevel]()
-        progress = {}
+        progress = dict(self.foreign)
         for each in self.levels:
             if not len(each.offsets):
                 if each.next_due is not None or each.stop != each.level.began:

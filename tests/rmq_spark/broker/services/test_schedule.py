@@ -195,6 +195,29 @@ def test_lost_queues_are_an_error(root: Path) -> None:
         run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
 
 
+def test_levels_of_another_store_are_as_for_a_broker(root: Path) -> None:
+    """ScheduleMessageService of 5.5.0 loads {1:7,3:1,5:9} here as {1:0,3:1,5:0}: without messages of a level
+    it finds an empty queue (correctDelayOffset). What is stored with the level later is delivered.
+    """
+    append(root, delayed("T", 3, 0, 3))
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:7,3:1,5:9}}')
+    assert run_once(str(root), ["schedule"], _FUTURE_MS)["error"].to_pylist() == [None]
+    assert read_delay_offsets(str(root)) == {1: 7, 3: 1, 5: 9}
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)["done"].to_pylist() == [2]
+    assert read_delay_offsets(str(root)) == {1: 0, 3: 3, 5: 0}
+    append(root, delayed("T", 5, 9, 2))
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)["done"].to_pylist() == [2]
+
+
+def test_zeros_behind_the_offsets_deliver_nothing_again(root: Path) -> None:
+    """A power loss leaves a block of NUL behind delayOffset.json; the .bak is older."""
+    append(root, delayed("T", 3, 0, 6))
+    path = root / "config" / "delayOffset.json"
+    path.write_bytes(b'{"offsetTable":{3:5}}' + bytes(40))
+    path.with_name("delayOffset.json.bak").write_text('{"offsetTable":{3:2}}')
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)["done"].to_pylist() == [1]
+
+
 def test_the_plan_lists_the_due_messages_and_writes_nothing(
     golden: Callable[[str], Path], unchanged: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
