@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -25,9 +26,9 @@ from store_format.layouts import OFFSET_MAX
 # what a message claims: `batch_size` queue offsets from `offset` on
 CLAIM = np.dtype([("physical", "i8"), ("offset", "i8"), ("batch_size", "i8")])
 
-GAPS_MAX = 1 << 16  # of one queue: a message in a gap behind them does not count
-_LEFT_MAX = 1 << 16
+_RUNS_MAX = 1 << 16  # of one queue: gaps behind them count as claimed
 
+_Range = tuple[int, int]
 _Rows = NDArray[np.void]
 
 
@@ -35,24 +36,31 @@ _Rows = NDArray[np.void]
 class Claims:
     """The queue offsets that the messages of one queue claim, taken in by `add` in the order of the log.
 
-    Offsets `first` to `stop` are claimed, apart from the `gaps`. The queue begins with the message at the
-    physical offset `begin`. `left` are the messages that do not count: those at physical offsets [low, high)
-    with queue offsets [start, stop). `repeated` counts those of them since `begin`.
+    The `runs` are ranges [first, stop) of claimed offsets, in ascending order. The queue begins with the
+    message at the physical offset `begin`. `left` are the messages that do not count: those at physical
+    offsets [low, high) with queue offsets [start, stop). `repeated` counts those of them since `begin`.
     """
 
-    first: int = 0
-    stop: int = 0
+    runs: list[_Range] = field(default_factory=list)
     begin: int = -1
-    gaps: list[tuple[int, int]] = field(default_factory=list)
     left: list[tuple[int, int, int, int]] = field(default_factory=list)
-    _filed: int = 0  # the offset of the next entry, as a broker counts
     repeated: int = 0
-    _messages: int = 0
-    # a last message with offset 0
+    _filed: int = 0  # the offset of the next entry, as a broker counts
+    # a last message with offset 0: what follows decides
     _zero: _Rows = field(default_factory=lambda: np.empty(0, CLAIM), compare=False)
 
+    @property
+    def gaps(self) -> list[_Range]:
+        """The ranges between others that no message claims."""
+        return [(one[1], other[0]) for one, other in pairwise(self.runs)]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the queue has more than one message: then a new 0 with a 1 behind it begins it again."""
+        return bool(self.runs) and self.runs[-1][1] - self.runs[0][0] > 1
+
     def copy(self) -> Self:
-        return replace(self, gaps=[*self.gaps], left=[*self.left])
+        return replace(self, runs=[*self.runs], left=[*self.left])
 
     def add(self, rows: _Rows, *, begins: bool = False) -> Iterator[tuple[bool, _Rows]]:
         """Takes in messages, records with the fields of `CLAIM`. Yields those that count, in runs of
@@ -67,83 +75,50 @@ class Claims:
         edges = np.flatnonzero(offsets[1:] != stops[:-1]) + 1
         for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
             first, stop, begin = int(offsets[low]), int(stops[high - 1]), int(rows["physical"][low])
-            if not first and high == low + 1 == len(rows) and self._messages > 1:
+            is_new = (begins and not low) or (not first and self.has_more and high > low + 1)
+            if not first and self.has_more and high == low + 1 == len(rows):
                 self._zero = rows[low:]
-            is_new = (begins and not low) or (not first and self._messages > 1 and high > low + 1)
             if is_new:
-                self.first = self.stop = self._messages = self.repeated = 0
-                self.begin, self.gaps, self.left = begin, [], [(-1, begin, 0, OFFSET_MAX)]
-            elif not self._messages:
-                self.begin = begin
-            counted = self.take(first, stop, begin)
-            if counted == [(first, stop)]:
-                self._messages += high - low
-                yield is_new, rows[low:high]
-                continue
-            done, last = first, int(rows["physical"][high - 1])
-            for start, end in [*counted, (stop, stop)]:
+                self.runs, self.repeated, self.left = [], 0, [(-1, begin, 0, OFFSET_MAX)]
+            self.begin = self.begin if self.runs else begin
+            done, behind = first, int(rows["physical"][high - 1]) + 1
+            for start, end in [*self.take(first, stop, begin), (stop, stop)]:
                 if done < start:
-                    self._leave(begin, last + 1, done, start)
+                    self._leave(begin, behind, done, start)
                 if start < end:
+                    part = rows[low:high]
                     inside = (offsets[low:high] >= start) & (stops[low:high] <= end)
-                    self._messages += int(inside.sum())
-                    yield False, rows[low:high][inside]
+                    yield is_new, part if inside.all() else part[inside]
                 done = end
 
-    def join(self, later: Claims) -> None:
-        """Takes in what another walk found behind these messages."""
-        again = later.left[:1] and later.left[0][0] < 0  # within that walk
-        if again or not self._messages or (not later.first and min(self._messages, later._messages) > 1):
-            for name in self.__slots__:
-                setattr(self, name, getattr(later.copy(), name))
-            return
-        edges = [later.first, *(edge for gap in later.gaps for edge in gap), later.stop]
-        for first, stop in zip(edges[::2], edges[1::2], strict=True):
-            self.take(first, stop)
-        self._messages += later._messages
-
-    def take(self, first: int, stop: int, physical: int = -1) -> list[tuple[int, int]]:
+    def take(self, first: int, stop: int, physical: int = -1) -> list[_Range]:
         """Takes in messages with the queue offsets [first, stop), the first of them at the physical offset.
-        Returns the offsets that they get: [start, stop) in ascending order.
+        Returns those that they get, ranges in ascending order.
         """
-        if not self.stop:
-            self.first = self.stop = self._filed = first
-        if first == self.stop == self._filed:  # as a broker writes them
-            self.stop = self._filed = stop
-            return [(first, stop)]
-        self._filed += not first  # ConsumeQueue.putMessagePositionInfo files each 0
-        filed = min(max(first, self._filed), stop) if first <= self._filed else stop
-        self._filed = max(self._filed, stop) if first <= self._filed else self._filed + stop - first
-        low = bisect_right(self.gaps, first, key=lambda gap: gap[1])
-        high = bisect_left(self.gaps, stop, key=lambda gap: gap[0])
-        free = [(max(start, first), min(end, stop)) for start, end in self.gaps[low:high]]
-        left = [(start, first) for start, _ in self.gaps[low : low + 1] if low < high and start < first]
-        left += [(stop, end) for _, end in self.gaps[high - 1 : high] if low < high and stop < end]
-        self.gaps[low:high] = left
-        if first < self.first:
-            free.insert(0, (first, min(stop, self.first)))
-            if stop < self.first and len(self.gaps) < GAPS_MAX:
-                self.gaps.insert(0, (stop, self.first))
-        if stop > self.stop:
-            free.append((max(first, self.stop), stop))
-            if first > self.stop and len(self.gaps) < GAPS_MAX:
-                self.gaps.append((self.stop, first))
-        self.first, self.stop = min(first, self.first), max(stop, self.stop)
-        taken, done = list[tuple[int, int]](), filed
-        for start, end in free:
-            if start < filed:
-                taken.append((start, min(end, filed)))
-            elif done < start:
-                self._leave(self.begin, physical, done, start, taken=start - done)
+        runs, counted, done = self.runs, list[_Range](), first
+        self._filed = self._filed + (not first) if runs else first  # putMessagePositionInfo files each 0
+        is_behind = first > self._filed
+        filed = stop if is_behind else min(max(first, self._filed), stop)
+        self._filed = self._filed + stop - first if is_behind else max(self._filed, stop)
+        low = bisect_left(runs, first, key=lambda run: run[1])
+        high = bisect_right(runs, stop, key=lambda run: run[0])
+        for start, end in [*runs[low:high], (stop, stop)]:
+            if done < start:
+                counted.append((done, min(start, stop)))
+            over = max(start, filed), min(end, stop)  # a broker files these after all
+            if over[0] < over[1]:
+                self._leave(self.begin, physical, *over)
+                counted.append(over)
             done = max(done, end)
-        if done < stop:
-            self._leave(self.begin, physical, done, stop, taken=stop - done)
-        return [*taken, (filed, stop)] if filed < stop else taken
+        if low == high == len(runs) >= _RUNS_MAX:
+            low, first = low - 1, runs[-1][0]
+        both = [*runs[low:high], (first, stop)]
+        runs[low:high] = [(min(both)[0], max(end for _, end in both))]
+        return counted
 
-    def _leave(self, low: int, high: int, start: int, stop: int, *, taken: int = 0) -> None:
-        self._messages -= taken
+    def _leave(self, low: int, high: int, start: int, stop: int) -> None:
         self.repeated += stop - start
-        if len(self.left) < _LEFT_MAX:
+        if len(self.left) < _RUNS_MAX:
             self.left.append((low, high, start, stop))
 
 

@@ -405,7 +405,7 @@ def _begins_behind(queue: QueueRange, physical_offset: int) -> bool:
 def _begin(queue: Queue) -> tuple[int, int]:
     """The physical offset and the queue offset of the first message since the queue began again at 0."""
     if queue.scanned is not None:
-        return queue.scanned.claims.begin, queue.scanned.claims.first
+        return queue.scanned.claims.begin, queue.min_offset
     bounds = queue.range.bounds
     return (-1 if bounds is None else bounds.first_physical_offset), queue.min_offset
 

@@ -88,7 +88,7 @@ class LogQueue:
 
     @property
     def min_offset(self) -> int:
-        return self.claims.first
+        return self.claims.runs[0][0]
 
     @property
     def max_offset(self) -> int:
@@ -96,7 +96,7 @@ class LogQueue:
 
         Messages of a deleted topic do not count.
         """
-        return self.claims.stop
+        return self.claims.runs[-1][1]
 
     @property
     def gaps(self) -> int:
@@ -141,7 +141,12 @@ class LogQueue:
                 self.last_old = later.last_old if number else self.last
                 self.epochs.append((begin, first, stop))
         self.last = later.last
-        self.claims.join(later.claims)
+        begins = not later.min_offset and later.claims.has_more and self.claims.has_more
+        if begins or not self.claims.runs or any(low < 0 for low, *_ in later.claims.left[:1]):
+            self.claims = later.claims.copy()
+        else:
+            for run in later.claims.runs:
+                self.claims.take(*run)
 
     def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
         """Which messages count: those whose queue offset no other message has taken."""

@@ -142,6 +142,13 @@ PLANTED = (
         ),
     ),
     Planted(
+        "A broker leaves out a message whose queue offset is before the end of the queue.",
+        "store_format/consumequeue/claims.py",
+        "filed = stop if is_behind else min(max(first, self._filed), stop)",
+        "filed = stop if is_behind else first",
+        ("tests/store_format/consumequeue/test_claims.py",),
+    ),
+    Planted(
         "A unit begins at 20 times its queue offset, in the file that has this byte.",
         "store_format/consumequeue/updates.py",
         "position = start % end.file_size",
