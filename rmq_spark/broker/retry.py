@@ -373,8 +373,8 @@ def resend(
         for row in chosen
         if (place := row["physicalOffset"]) in why
     )
-    rows = tuple(row for row in chosen if row["physicalOffset"] not in why)
-    return ResendPlan(store, group, rows, tuple(to or str(row["originTopic"]) for row in rows), sent, left)
+    kept = tuple(row for row in chosen if row["physicalOffset"] not in why)
+    return ResendPlan(store, group, kept, tuple(to or str(row["originTopic"]) for row in kept), sent, left)
 
 
 def _not_sent(store: Store, group: str, rows: Sequence[_Row], to: str | None) -> dict[int, str]:
@@ -395,8 +395,8 @@ def _not_sent(store: Store, group: str, rows: Sequence[_Row], to: str | None) ->
     }
     places = [(str(row["topic"]), int(row["queueId"]), int(row["queueOffset"])) for row in rows]
     for messages, _ in find_places(store, places).read() if places else ():
-        for place, error in messages.unopened().items():
-            why[int(messages.physical_offsets[place])] = f"no consumer could read its body: {error}"
+        for place, unread in messages.unopened().items():
+            why[int(messages.physical_offsets[place])] = f"no consumer could read its body: {unread}"
     return why
 
 

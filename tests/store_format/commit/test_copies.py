@@ -19,7 +19,6 @@ import pytest
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commit.append import CommitResult
-from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.options import CommitOptions, LostBatch
 from store_format.errors import OptionError, StoreError
 from store_format.store import MessageStore
@@ -124,7 +123,7 @@ class _Copy:
                 return
             self.stats["files lost"] += 1  # a queue leads behind the last file of the commitlog
             assert all("rmqlog recover STORE --cut-after-damage --apply" in error for error in others), others
-            MessageStore.open(str(self.root)).recover(options=RecoverOptions(cut_after_damage=True)).apply()
+            MessageStore.open(str(self.root)).recover(cut_after_damage=True).apply()
         raise AssertionError(others)
 
     def _run(self, k: int) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def copy(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
 
 
-def _rows(name: str) -> list[dict[str, int]]:
+def _rows(name: str) -> list[dict[str, Any]]:
     """Places and sizes of the messages, in the order of the commitlog."""
     return sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"])
 
