@@ -252,7 +252,7 @@ class Ledger:
         keys = {key: give_up(entry) for key, entry in self.keys.items()}
         return replace(self, keys=keys, last=None if self.last is None else give_up(self.last))
 
-    def reports(self, log: CommitLog, damage: _Damage = LedgerEntry.damage) -> list[str]:
+    def reports(self, log: CommitLog, damage: _Damage | None = None) -> list[str]:
         """A sentence for each batch that was cut or overwritten; `damage` says what happened to it."""
         return list(filter(None, (_batch_report(key, entry, log, damage) for key, entry in self._entries())))
 
@@ -283,9 +283,9 @@ class Ledger:
 
 
 def _batch_report(
-    key: str, entry: LedgerEntry, log: CommitLog, damage_of: _Damage = LedgerEntry.damage
+    key: str, entry: LedgerEntry, log: CommitLog, damage_of: _Damage | None = None
 ) -> str | None:
-    damage = None if entry.given_up else damage_of(entry, log)
+    damage = None if entry.given_up else (damage_of or LedgerEntry.damage)(entry, log)
     return (
         None
         if damage is None

@@ -56,6 +56,7 @@ from store_format.survey.right_entries import place_of_message
 _log = logging.getLogger(__name__)
 
 _TAIL_SIZE = 32 << 20  # of the log: read where only a broker knows whether a queue has its last entries
+_MANY = 64  # queues without files
 _CHUNK = 1 << 16  # units
 _NEWEST = 1 << 12  # units that are looked at before each commit
 _BLOCK_SIZE = 4080  # bytes of whole units
@@ -324,7 +325,8 @@ def _doubtful_from(
     without = [queue for queue, each in looked.items() if each.bounds is None and each.error is None]
     if len(without) == len(looked) and not has_queue_files(held.root):
         starts.append(first)
-    elif end.is_ours and held.ledger.ends_from <= first:  # all messages of the log are of commits
+    elif len(without) > _MANY and end.is_ours and held.ledger.ends_from <= first:
+        # All messages of the log are of commits. With few queues a scan costs little, and finds lost ones.
         starts += [first] * any(queue in held.ledger.ends for queue in without)
     elif without := of_known_topics(held.root, without):
         note = _read_note(held)

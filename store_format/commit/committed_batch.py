@@ -69,8 +69,9 @@ def damage_with(entry: LedgerEntry, log: CommitLog, lost: Sequence[Gone] | None 
 
 def complete_topics(held: HeldStore) -> None:
     """Completes the topics of commits that topics.json lacks because it is older than the ledger."""
-    known = known_topics(held.root)
-    if known and missing_topics(held.root, known):
+    created = held.ledger.created
+    known = known_topics(held.root) if created else None
+    if known and not created.keys() <= known.keys() and missing_topics(held.root, known):
         complete_from(held, held.log.min_offset)
 
 

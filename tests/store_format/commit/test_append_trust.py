@@ -197,8 +197,10 @@ def test_a_batch_that_is_lost_in_part_is_not_called_committed(
     before = messages_of(root)
     text = (
         f"{root}: batch 1 of q is not written, 10 messages: it is committed already. But messages of batch 1 "
-        "are lost: it was cut or overwritten: its last message has other bytes. Find out which messages the "
-        "store has, and write the others under another key"
+        "are lost: it was cut or overwritten: its last message has other bytes. 6 are lost: T-0 offsets 1 to "
+        "2, T-1 offsets 1 to 2, T-2 offsets 1 to 1, T-3 offsets 1 to 1. Write the lost messages under "
+        "another key, or the whole batch again with txnLostBatch=again (CommitOptions.lost_batch): the store "
+        "then has its other messages twice"
     )
     with pytest.raises(OptionError) as error:
         append(root, numbered("T", 0, 10), key=("q", 1), options=jobs)

@@ -201,12 +201,12 @@ def test_new_files_leave_out_directories_as_a_broker_does(
 
 
 def test_a_write_to_new_queues_reads_no_log_that_only_commits_have_written(before: Path) -> None:
-    topics = [f"Topic-{n}" for n in range(4)]
+    topics = [f"Topic-{n}" for n in range(70)]
     append(before, [m for topic in topics for m in numbered(topic, 0, 1)])
     append(before, [m for topic in topics for m in numbered(topic, 1, 1)])  # another queue of each topic
     assert not (before / ".rmqlog/queues.json").exists()  # the note of a scan
     assert read_ledger(str(before)).ends_from == 0
     shutil.rmtree(before / "consumequeue/Topic-0/1")
-    append(before, numbered("Topic-0", 1, 1))
+    append(before, [*numbered("Topic-0", 1, 1), *(m for topic in topics for m in numbered(topic, 2, 1))])
     assert (before / ".rmqlog/queues.json").exists()
     assert MessageStore.open(str(before)).queue("Topic-0", 1).max_offset == 2

@@ -50,11 +50,13 @@ def _copy(root: Path, copy: Path, how: str) -> None:
         pipe = 'tar -C "$0" -cf - . 2>/dev/null | tar -C "$1" -xf -'
         subprocess.run(["sh", "-c", pipe, str(root), str(copy)], stderr=subprocess.DEVNULL, check=False)
     else:  # as docs/write.md says
-        last = ["commitlog", ".rmqlog"]
-        parts = [sorted({*os.listdir(root)}.difference(last)), *([name] for name in last)]
-        for names in parts:
-            paths = [f"{root}/{name}" for name in names]
-            subprocess.run([*_CP, *paths, str(copy)], stderr=subprocess.DEVNULL, check=False)
+        (copy / ".rmqlog").mkdir()
+        for directory, last in ((root, "commitlog"), (root / ".rmqlog", "ledger.json")):
+            names = sorted({*os.listdir(directory)} - {".rmqlog", last})
+            for part in (names, [last]):
+                paths = [str(directory / name) for name in part]
+                target = str(copy / directory.relative_to(root))
+                subprocess.run([*_CP, *paths, target], stderr=subprocess.DEVNULL, check=False)
 
 
 def copy_while_committing(root: Path, copy: Path, how: str, seconds: float) -> None:
