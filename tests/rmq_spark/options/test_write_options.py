@@ -19,6 +19,7 @@ EVERYTHING = {
     "compressmsgbodyoverhowmuch": "1k", "compresslevel": "12", "strictproperties": "true",
     "maxmessagesize": "8m", "bornhost": "10.0.0.1:1", "storehost": "[2001:db8::1]:10911", "txnappid": "job",
     "txnversion": "0", "transaction": "HALF", "producergroup": "PG",
+    "txnlostbatch": "again",
     "brokerconf": "/etc/rocketmq/broker.conf", "diskspacewarninglevelratio": "85", "unfiledqueues": "skip",
     "ignoremissingstores": "true", "writerlocktimeout": "1m 30s", "stagingretention": "2 days",
     "brokername": "broker-a", "mappedfilesizecommitlog": "16m", "mappedfilesizeconsumequeue": "20000",
@@ -45,6 +46,7 @@ def test_a_path_is_enough() -> None:
     assert (options.writer_lock_timeout_ms, options.staging_retention_ms) == (600_000, 86_400_000)
     assert (options.unfiled_queues, options.broker_conf) == (None, None)
     assert not options.ignore_missing_stores
+    assert options.txn_lost_batch is None
     assert options.new_store == NewStoreOptions(None, None, None, None, None)
     assert ("flushDiskType", "SYNC_FLUSH") in options.resolved()
     assert not [name for name, _ in options.resolved() if name == "topic"]
@@ -71,6 +73,7 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
     assert (options.writer_lock_timeout_ms, options.staging_retention_ms) == (90_000, 172_800_000)
     assert (options.unfiled_queues, options.broker_conf) == ("skip", "/etc/rocketmq/broker.conf")
     assert options.ignore_missing_stores
+    assert options.txn_lost_batch == "again"
     assert options.new_store == NewStoreOptions("broker-a", 16 << 20, 20_000, 100, 400)
     resolved = dict(options.resolved())
     assert resolved["storeHost"] == "[2001:db8:0:0:0:0:0:1]:10911"
