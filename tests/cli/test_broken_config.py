@@ -1,0 +1,122 @@
+"""Configuration files that nobody can read: reads go on, the verdict says what a broker does not serve, and
+the command that it names changes something.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rmq_spark
+from rmq_spark.cli.main import main
+from store_format.commit.recover import recover
+from store_format.diagnose import diagnose
+from store_format.errors import CorruptStoreError
+from store_format.metadata.read import read_topics
+from tests.support.staged import append, make_store, numbered
+
+NEW = 34  # messages of the topic that the .bak does not know
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """T and U with messages; topics.json.bak is from before U."""
+    store = make_store(tmp_path / "store")
+    append(store, numbered("T", 0, 20))
+    topics = store / "config" / "topics.json"
+    backup = topics.read_bytes()
+    append(store, numbered("U", 0, NEW))
+    topics.with_name("topics.json.bak").write_bytes(backup)
+    return store
+
+
+def _half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _zeros(path: Path) -> None:
+    path.write_bytes(bytes(64))
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _next(capsys: pytest.CaptureFixture[str], root: Path) -> str:
+    main(["verify", str(root)])
+    lines = capsys.readouterr().out.splitlines()
+    return next((line.split(None, 1)[1] for line in lines if line.startswith("next:")), "")
+
+
+@pytest.mark.parametrize("harm", [_half, _zeros, _empty])
+@pytest.mark.parametrize("names", [["topics.json"], ["topics.json", "topics.json.bak"]])
+def test_topics_come_back(
+    root: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None], names: list[str]
+) -> None:
+    for name in names:
+        harm(root / "config" / name)
+    assert rmq_spark.open(str(root)).messages("U").to_table().num_rows == NEW
+    found = diagnose(str(root))
+    served = NEW if len(names) == 1 else NEW + 20
+    topics = "1 topic" if len(names) == 1 else "2 topics"
+    assert f"{served} messages of {topics} that a broker does not serve" in found.verdict
+    command = _next(capsys, root)
+    assert main([*shlex.split(command)[1:], "--apply"]) == 0
+    capsys.readouterr()
+    assert _next(capsys, root) == ""
+    assert {"T", "U"} <= (read_topics(str(root)) or {}).keys()
+    kept = {path.name for path in (root / "config").glob("*.broken")}
+    assert kept == ({f"{name}.broken" for name in names} if harm is not _empty else set())
+
+
+def test_a_recovered_copy_has_topics_too(root: Path, tmp_path: Path) -> None:
+    _half(root / "config" / "topics.json")
+    recover(str(root), into=str(tmp_path / "new")).apply()
+    assert {"T", "U"} <= (read_topics(str(tmp_path / "new")) or {}).keys()
+    assert "nothing has to be done" in diagnose(str(tmp_path / "new")).verdict
+
+
+def test_a_deleted_topic_comes_back_only_if_it_is_named(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A readable topics.json without the topic: somebody may have deleted it."""
+    topics = root / "config" / "topics.json"
+    shutil.copy(topics.with_name("topics.json.bak"), topics)
+    (root / ".rmqlog" / "ledger.json").unlink()  # else it shows that the file is older
+    assert f"{NEW} messages of 1 topic that a broker does not serve" in diagnose(str(root)).verdict
+    assert main(["recover", str(root), "--apply"]) == 0
+    assert "U" not in (read_topics(str(root)) or {})
+    assert main(["recover", str(root), "--topic", "U", "--apply"]) == 0
+    assert "U" in (read_topics(str(root)) or {})
+
+
+@pytest.mark.parametrize("name", ["consumerOffset.json", "subscriptionGroup.json", "delayOffset.json"])
+def test_other_files_are_kept_aside(root: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    path = root / "config" / name
+    _zeros(path)
+    assert "damaged in 1 place" in diagnose(str(root)).verdict
+    command = _next(capsys, root)
+    assert main([*shlex.split(command)[1:], "--apply"]) == 0
+    capsys.readouterr()
+    assert _next(capsys, root) == ""
+    assert not path.exists()
+    assert path.with_name(f"{name}.broken").read_bytes() == bytes(64)
+
+
+def test_a_write_does_not_replace_what_it_cannot_read(root: Path) -> None:
+    for name in ("topics.json", "topics.json.bak"):
+        _half(root / "config" / name)
+    before = (root / "config" / "topics.json").read_bytes()
+    with pytest.raises(CorruptStoreError, match="rmqlog recover STORE --apply"):
+        append(root, numbered("V", 0, 1))
+    assert (root / "config" / "topics.json").read_bytes() == before
+
+
+def test_a_missing_log_has_no_next_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(root / "commitlog")
+    assert "mount its disk, or name its directory (--commitlog DIR)" in diagnose(str(root)).verdict
+    assert _next(capsys, root) == ""
