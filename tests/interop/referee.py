@@ -172,12 +172,13 @@ class Referee:
             self.program.say(*words)
             return self.program.line(_ANSWER_SECONDS_MAX)
         except ProgramError as error:
-            threads = subprocess.run(
+            stack = subprocess.run(
                 ["jstack", str(self.program.pid)], capture_output=True, text=True, check=False
-            ).stdout
+            )
+            threads = stack.stdout + stack.stderr
             self.program.kill()
             self.program = self._started()  # for the next store
-            main = threads.partition('"main"')[2].partition("\n\n")[0]
+            main = threads.partition('"main"')[2].partition("\n\n")[0] or threads[-500:]
             raise ProgramError(f"{words}: {error}\n{main}") from error
 
     @contextmanager

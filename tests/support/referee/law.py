@@ -164,7 +164,7 @@ def breaches(case: Case, verdict: Verdict) -> tuple[Rows, list[Breach]]:
         *_first_law(case, verdict, "a read with DROPMALFORMED", loose),
         *_second_law(verdict, "a read", strict, asks),
         *_second_law(verdict, "a read with DROPMALFORMED", loose, asks),
-        *_fourth_law(case, verdict, strict, loose, said),
+        *_fourth_law(case, verdict, strict, loose, said, asks),
     ]
     if asks and not case.may_ask and not case.is_damaged:
         found.append(Breach(1, "a read asks about a store without damage", ""))
@@ -189,6 +189,9 @@ def _first_law(case: Case, verdict: Verdict, asker: str, rows: Rows) -> Iterator
     missing, other = [], []
     bodies = {body for there in rows.at.values() for _, body in there}
     pending = case.pending if not case.pending & bodies else frozenset()
+    if pending < case.pending and not case.pending <= bodies and rows.is_silent:
+        there = f"{len(case.pending & bodies)} of {len(case.pending)} messages"
+        yield Breach(1, f"{asker} silently gives a part of a commit", there)
     for place, each in verdict.client.items():
         if each.body in pending:
             continue
@@ -233,7 +236,9 @@ def _second_law(verdict: Verdict, asker: str, rows: Rows, asks: bool) -> Iterato
         yield Breach(2, f"{asker} silently gives what a broker does not serve", shown_all(beyond, rows))
 
 
-def _fourth_law(case: Case, verdict: Verdict, strict: Rows, loose: Rows, said: Verified) -> Iterator[Breach]:
+def _fourth_law(
+    case: Case, verdict: Verdict, strict: Rows, loose: Rows, said: Verified, asks: bool
+) -> Iterator[Breach]:
     if said.failure:
         yield Breach(4, "verify checks nothing", f"exit {said.code}: {said.failure[:200]}")
         return
@@ -263,7 +268,7 @@ def _fourth_law(case: Case, verdict: Verdict, strict: Rows, loose: Rows, said: V
             f"{said.verdict!r}: {shown_all(gaps, loose)}",
         )
     units = {there[0][0] for there in loose.at.values()}
-    if not loose.refusal and not strict.refusal and said.readable != len(units):
+    if not asks and not loose.refusal and not strict.refusal and said.readable != len(units):
         how = "silently " if strict.is_silent else ""
         more = "more" if said.readable < len(units) else "less"
         words = f"a read {how}returns {more} than verify counts as readable"

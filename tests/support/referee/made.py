@@ -35,6 +35,7 @@ class BrokerStore:
     levels: str = ""  # messageDelayLevel, if not the default
     conf: dict[str, str] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
+    filed: list[Message] = field(default_factory=list)  # those that were dispatched
     entries: dict[QueueKey, list[bytes]] = field(default_factory=dict)
     first: dict[QueueKey, int] = field(default_factory=dict)  # the place of the first entry
     batches: dict[QueueKey, list[bytes]] = field(default_factory=dict)
@@ -126,6 +127,7 @@ class BrokerStore:
         self.end += message.total_size
         self.messages.append(message)
         if files:
+            self.filed.append(message)
             self._file(message, count)
         return message
 
@@ -189,11 +191,12 @@ class BrokerStore:
         for (topic, queue_id), units in self.ext.items():
             path = self.root / "consumequeue_ext" / topic / str(queue_id) / oracle.file_name(0)
             write_file(path, units.ljust(1 << 12, b"\0"))
-        filed = [each for each in self.messages if each.sys_flag & 0xC not in _NOT_FILED]
-        for number, index in enumerate(oracle.build_index_files(filed, 50, 200)):
+        for number, index in enumerate(oracle.build_index_files(self.filed, 50, 200)):
             write_file(self.root / "index" / oracle.index_file_name(NOW_MS + number, 0), index)
         last = self.messages[-1].store_timestamp if self.messages else 0
-        write_file(self.root / "checkpoint", oracle.checkpoint(last, last, last, 0, 0, 0))
+        # those of the queues and of the index: not later than what was dispatched
+        others = max((each.store_timestamp for each in self.filed), default=0)
+        write_file(self.root / "checkpoint", oracle.checkpoint(last, others, others, 0, 0, 0))
         version = {"counter": 1, "stateVersion": 0, "timestamp": NOW_MS}
         table = {"dataVersion": version, "topicConfigTable": self.topics}
         write_file(self.root / "config/topics.json", json.dumps(table).encode())

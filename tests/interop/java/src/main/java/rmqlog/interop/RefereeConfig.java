@@ -145,6 +145,8 @@ final class RefereeConfig {
                 Groups groups = new Groups(config + "subscriptionGroup.json");
                 line.put("load", groups.load());
                 Map<String, Object> table = new TreeMap<>();
+                // those of every broker: fastjson makes a manager that has them, where the file has no table
+                groups.getSubscriptionGroupTable().keySet().removeAll(new SubscriptionGroupManager().getSubscriptionGroupTable().keySet());
                 groups.getSubscriptionGroupTable().forEach((name, group) -> table.put(name,
                     Map.of("retryMaxTimes", group.getRetryMaxTimes(), "consumeEnable", group.isConsumeEnable(),
                         "consumeFromMinEnable", group.isConsumeFromMinEnable())));
