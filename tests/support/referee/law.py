@@ -24,7 +24,7 @@ from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.referee.answers import Answer, asked, rmqlog
 from tests.support.referee.truth import Truth
-from tests.support.staged import columns_of
+from tests.support.staged import columns_of, settings_from
 
 Place = tuple[str, int, int]  # topic, queue id, queue offset
 Body = tuple[int, int]  # CRC and length
@@ -349,7 +349,7 @@ def _written(case: Case, copy: Path, answer: Answer) -> Answer:
     ]  # fmt: skip
     options = CommitOptions(
         clock=lambda: 1_700_000_300_000, new_topics={"A": 2, "New": 1}, sync=False,
-        log_directories=tuple(_logs(case, copy)),
+        log_directories=tuple(_logs(case, copy)), settings=settings_from(case.conf),
     )  # fmt: skip
     commit(str(copy), [stage_messages(str(copy), columns_of(messages), options)], options=options)
     return replace(answer, text="written")

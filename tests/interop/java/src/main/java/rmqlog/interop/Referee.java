@@ -173,8 +173,12 @@ public final class Referee {
     private static Map<String, Object> message(long offset, ByteBuffer unit) {
         Map<String, Object> line = new LinkedHashMap<>();
         line.put("at", offset);
-        line.put("physicalOffset", unit.getLong(unit.position() + 28));
         line.put("size", unit.remaining());
+        if (unit.remaining() < SYS_FLAG_POSITION + 4) {
+            line.putAll(Map.of("physicalOffset", -1, "storedSize", 0, "magic", 0, "decodes", false));
+            return line;
+        }
+        line.put("physicalOffset", unit.getLong(unit.position() + 28));
         line.put("storedSize", unit.getInt(unit.position()));
         line.put("magic", unit.getInt(unit.position() + 4));
         MessageExt stored = decoded(unit, false);
