@@ -190,9 +190,13 @@ def test_the_file_of_a_broker_with_light_queues(tmp_path: Path) -> None:
 def test_ids_that_no_queue_can_have(tmp_path: Path) -> None:
     root = _store(
         tmp_path / "store",
-        '{"offsetTable":{"T@g":{-1:5,0:7,2147483648:6},"a@b@g":{0:1},"@g":{0:1},"T@":{0:1}}}',
+        '{"offsetTable":{"T@g":{-1:5,0:7},"a@b@g":{0:1},"@g":{0:1},"T@":{0:1}}}',
     )
     assert StoreOffsets("g", {"b": root}).read() == {T0: 7}
+    # no Integer: a broker refuses the file (ConsumerOffsetManager)
+    root = _store(tmp_path / "store", '{"offsetTable":{"T@g":{0:7,2147483648:6}}}')
+    with pytest.raises(CorruptStoreError, match="a 32-bit integer"):
+        StoreOffsets("g", {"b": root}).read()
 
 
 def test_a_file_that_a_crash_left(tmp_path: Path) -> None:
@@ -215,7 +219,7 @@ def test_broken_in_both_files_is_an_error_with_the_file(tmp_path: Path) -> None:
     for call in calls:
         with pytest.raises(CorruptStoreError) as caught:
             call()
-        assert caught.value.file == f"{root}/config/consumerOffset.json.bak"
+        assert caught.value.file == f"{root}/config/consumerOffset.json"
 
 
 def test_offsets_in_rocksdb(

@@ -231,7 +231,7 @@ def test_offsets_that_cannot_be_read_and_have_no_backup_are_left_alone(
             call()
         assert str(caught.value).startswith(f"{path} at byte ")
         assert "there is no .bak to read instead" in str(caught.value)
-        assert "Replace the file by a good copy, or move the file away: then all its offsets are lost" in str(
+        assert "Replace the file by a good copy, or move the file away: then its content is lost" in str(
             caught.value
         )
     assert path.read_bytes() == damaged
