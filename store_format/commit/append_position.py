@@ -172,10 +172,10 @@ def queue_append_positions(
         if each.error is not None:
             raise each.error
     without_files = [queue for queue, each in looked.items() if each.bounds is None]
-    unfiled = of_known_topics(held.root, without_files)
-    forget_topics(held.root, {topic for topic, _ in {*without_files} - {*unfiled}}, held.files)
+    unfiled = {*of_known_topics(held.root, without_files)}
+    forget_topics(held.root, {topic for topic, _ in {*without_files} - unfiled}, held.files)
     given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in read_given_up(held.root).messages}
-    known = known_ends(held.root, held.log) if set(unfiled) - set(met) else {}
+    known = known_ends(held.root, held.log) if unfiled - set(met) else {}
     is_known = end.is_ours and all(
         held.ledger.ends.get(queue) for queue in looked
     )  # then by an earlier commit
