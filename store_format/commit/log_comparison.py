@@ -20,6 +20,7 @@ from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.salvage import Hole
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
+from store_format.consumequeue.claims import NO_FILING, Filing
 from store_format.consumequeue.files import QueueKind, list_queues
 from store_format.consumequeue.units import queue_bounds, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
@@ -122,7 +123,7 @@ class LogComparison:
     dispatches the messages from `broker_start` on. Index files that reach to the physical offset `mended` are
     rebuilt: the message there is not the one that was indexed, or a file with it is gone. `written` are the
     topics that a writer is about to write to, None for a recovery, which reports what it cannot build;
-    `unfiled` answers for them (`CommitOptions.unfiled_queues`). `begins`: as for `QueueComparison`.
+    `unfiled` answers for them (`CommitOptions.unfiled_queues`). `begins`, `filing`: as for `QueueComparison`.
 
     Then `compared` are the queues with messages there, and `left` those that stay as they are.
     """
@@ -136,6 +137,7 @@ class LogComparison:
     options: RecoverOptions
     is_crashed: bool = False
     broker_start: int = OFFSET_MAX
+    filing: Filing = NO_FILING
     mended: int | None = None
     written: Collection[str] | None = None
     unfiled: Unfiled | None = None
@@ -183,6 +185,7 @@ class LogComparison:
             contradictions=Contradictions(self.source, self.log),
             log_stop=self.stop,
             broker_start=self.broker_start,
+            filing=self.filing,
             on_placed=on_placed,
             is_part=self.is_part,
             begins=noted_begins(self.source) | self.begins,

@@ -52,6 +52,7 @@ from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.claims import Filing
 from store_format.consumequeue.files import QueueBounds, list_queues, queue_directory
 from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import shown
@@ -75,6 +76,7 @@ from store_format.survey.gone import (
     FULL,
     Gone,
     begun_again,
+    filing_behind,
     gone_by_ledger,
     lost_last_files,
     pointing_to,
@@ -338,7 +340,7 @@ def find_end(
         root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
         broker_start=end.start if is_crashed else max(known + 1, end.start),
-        begins=begun_again(log, queues),
+        begins=begun_again(log, queues), filing=Filing() if is_crashed else filing_behind(root, queues),
     )  # fmt: skip
     survey.end_at(end)
     try:

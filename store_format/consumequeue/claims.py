@@ -8,20 +8,27 @@ entries come to its offset. A flipped bit makes both of a message.
 
 The offsets of a queue begin at 0 again if its topic was deleted and created again: 1 follows then. A 0 that
 no 1 follows, or that follows the queue's only message, is the second of two messages with offset 0.
+
+A broker that starts after a stop in order files the messages behind the greatest end of a message that any
+queue has (CommitLog.recoverNormally), and not those that begin at that end: of two messages of which it files
+only the second, that one counts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Self
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.consumequeue.files import QueueBounds
 from store_format.layouts import OFFSET_MAX
+from store_format.names import QueueKey
 
 # what a message claims: `batch_size` queue offsets from `offset` on
 CLAIM = np.dtype([("physical", "i8"), ("offset", "i8"), ("batch_size", "i8")])
@@ -39,12 +46,17 @@ class Claims:
     The `runs` are ranges [first, stop) of claimed offsets, in ascending order. The queue begins with the
     message at the physical offset `begin`. `left` are the messages that do not count: those at physical
     offsets [low, high) with queue offsets [start, stop). `repeated` counts those of them since `begin`.
+
+    A broker that starts files the messages from the physical offset `start` on, behind the queue's `end`, the
+    queue offset behind its last entry (0: without one).
     """
 
     runs: list[_Range] = field(default_factory=list)
     begin: int = -1
     left: list[tuple[int, int, int, int]] = field(default_factory=list)
     repeated: int = 0
+    start: int = OFFSET_MAX
+    end: int = 0
     _filed: int = 0  # the offset of the next entry, as a broker counts
     # a last message with offset 0: what follows decides
     _zero: _Rows = field(default_factory=lambda: np.empty(0, CLAIM), compare=False)
@@ -72,7 +84,8 @@ class Claims:
             rows = np.concatenate([self._zero, rows])
         self._zero = rows[:0]
         offsets, stops = rows["offset"], rows["offset"] + rows["batch_size"]
-        edges = np.flatnonzero(offsets[1:] != stops[:-1]) + 1
+        starts = rows["physical"] >= self.start
+        edges = np.flatnonzero((offsets[1:] != stops[:-1]) | (starts[1:] != starts[:-1])) + 1
         for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
             first, stop, begin = int(offsets[low]), int(stops[high - 1]), int(rows["physical"][low])
             is_new = (begins and not low) or (not first and self.has_more and high > low + 1)
@@ -81,6 +94,8 @@ class Claims:
             if is_new:
                 self.runs, self.repeated, self.left = [], 0, [(-1, begin, 0, OFFSET_MAX)]
             self.begin = self.begin if self.runs else begin
+            if begin >= self.start:
+                self._filed, self.start = self.end or first, OFFSET_MAX
             done, behind = first, int(rows["physical"][high - 1]) + 1
             for start, end in [*self.take(first, stop, begin), (stop, stop)]:
                 if done < start:
@@ -122,10 +137,35 @@ class Claims:
             self.left.append((low, high, start, stop))
 
 
-def counted(rows: _Rows) -> _Rows:
+class Filing(NamedTuple):
+    """What a broker that starts after a stop in order files: the messages from the physical offset `start`
+    on, each behind the `ends` of its queue. By default nothing is known of that.
+    """
+
+    start: int = OFFSET_MAX
+    ends: Mapping[QueueKey, int] = MappingProxyType({})
+
+    @staticmethod
+    def behind(queues: Iterable[QueueBounds], *, is_old: bool = False) -> Filing:
+        """That behind all queues of a store. A 4.9 broker (`is_old`) begins at their end."""
+        simple = [queue for queue in queues if queue.kind == "simple"]
+        end = max((queue.last_physical_offset + queue.last_size for queue in simple), default=-1)
+        return Filing(
+            end + (not is_old), {(queue.topic, queue.queue_id): queue.max_offset for queue in simple}
+        )
+
+    def claims(self, queue: QueueKey) -> Claims:
+        """Those of one queue, without a message yet."""
+        return Claims(start=self.start, end=self.ends.get(queue, 0))
+
+
+NO_FILING = Filing()
+
+
+def counted(rows: _Rows, claims: Claims | None = None) -> _Rows:
     """The messages of one queue that count, by their queue offsets, of all those in the order of the log."""
     parts = list[_Rows]()
-    for is_new, part in Claims().add(rows):
+    for is_new, part in (claims or Claims()).add(rows):
         parts = [part] if is_new else [*parts, part]
     later = np.concatenate(parts[::-1])  # of one offset the last that was given counts
     return later[np.unique(later["offset"], return_index=True)[1]]

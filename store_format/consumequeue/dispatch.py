@@ -21,7 +21,7 @@ from store_format import kernels
 from store_format.arrays.ranges import distinct_values
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.consumequeue.claims import CLAIM, counted
+from store_format.consumequeue.claims import CLAIM, Filing, counted
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
@@ -240,17 +240,19 @@ class Dispatch:
         batch_topics: frozenset[str],
         delay_levels_ms: tuple[int, ...],
         floor: Callable[[QueueKey], int] = lambda _: -1,
+        filing: Callable[[], Filing] = Filing,
     ) -> None:
         """An entry is missing if it is not below its queue's maximum, and its message is behind the last.
 
         `max_offsets` and `last_physical_offsets` describe the queues on disk; `floor` gives the last physical
-        offset of queues that `last_physical_offsets` lacks.
+        offset of queues that `last_physical_offsets` lacks. `filing` decides between messages with one
+        offset.
         """
         self._max_offsets = max_offsets
         self._last_physical_offsets = last_physical_offsets
         self._batch_topics = batch_topics
         self._delay_levels_ms = delay_levels_ms
-        self._floor = floor
+        self._floor, self._filing = floor, filing
         self.count = 0  # entries collected since the last `take`
         self._queues: dict[QueueKey, int] = {}  # every queue of a message so far, and its number in `_names`
         self._names: list[QueueKey] = []
@@ -358,7 +360,9 @@ class Dispatch:
         firsts = np.flatnonzero(np.diff(rows["queue"], prepend=-1)).tolist()
         for first, stop in zip(firsts, [*firsts[1:], len(rows)], strict=True):
             queue = self._names[int(rows["queue"][first])]
-            mine = counted(rows[first:stop])
+            mine = rows[first:stop]
+            has_pairs = (np.diff(mine["offset"]) <= 0).any()
+            mine = counted(mine, self._filing().claims(queue) if has_pairs else None)
             found[queue] = MissingEntries(
                 mine["offset"].copy(), pack_entries(mine, batch=queue[0] in self._batch_topics)
             )

@@ -19,6 +19,7 @@ from store_format.bookkeeping.ledger import GivenUp, noted_begins, read_given_up
 from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
+from store_format.consumequeue.claims import Filing
 from store_format.consumequeue.dispatch import Dispatch
 from store_format.consumequeue.files import ext_directory, place_in_files, queue_directory
 from store_format.consumequeue.slices import QueueRange
@@ -40,7 +41,7 @@ from store_format.message.locate import Identity, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
-from store_format.survey.gone import begun_again, gone_by_ledger, queues_in_log
+from store_format.survey.gone import begun_again, filing_behind, gone_by_ledger, queues_in_log
 from store_format.survey.log_end import certain_end
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 from store_format.survey.right_entries import Contradictions, are_holes, longest_ascent, place_of_message
@@ -155,12 +156,15 @@ class QueueCheck:
             batch |= batch_topics(root)
         self._dispatch = Dispatch({}, {}, batch, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
-        begins = noted_begins(root)
+        begins, filing = noted_begins(root), Filing()
         with suppress(StoreError):  # `queue_directories` reports what is no queue
-            begins |= begun_again(log, queues_in_log(root, log, lambda _: None))
+            queues = queues_in_log(root, log, lambda _: None)
+            begins |= begun_again(log, queues)
+            filing = filing_behind(root, queues) if states[0] is StoreState.CLEAN else filing
         self.comparison = QueueComparison(
-            self._find, log=log, contradictions=Contradictions(root, log), log_stop=end, begins=begins
-        )
+            self._find, log=log, contradictions=Contradictions(root, log), log_stop=end, begins=begins,
+            broker_start=filing.start, filing=filing,
+        )  # fmt: skip
 
     def _find(self, key: QueueKey) -> StoredQueue:
         return self._stored.get(key) or StoredQueue(
@@ -498,6 +502,8 @@ class _EntryCheck:
         for each in self._differences("missing"):
             is_left_over = each.physical < self.first_physical and each.first >= low
             severity = lag if each.first >= self.stop else "damage"
+            if severity == "damage" and each.first == self.stop and each.by_broker == each.entries:
+                severity = "warning"
             if severity is None or is_left_over:
                 continue
             file, position = (self.queue.directory, 0) if self.queue.is_batch else self._place(each.first)

@@ -25,6 +25,7 @@ from store_format.bookkeeping.journal import StoreState, abort_mark, read_journa
 from store_format.bookkeeping.ledger import given_up_ranges, read_given_up, read_ledger
 from store_format.commitlog.log import CommitLog, first_byte, written_stop
 from store_format.commitlog.walk import EndKind
+from store_format.consumequeue.claims import Filing
 from store_format.consumequeue.files import QueueBounds, list_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units
@@ -32,6 +33,7 @@ from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.read import StoreFile, entry_names, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
+from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import known_ledger
@@ -98,6 +100,14 @@ def queues_in_log(
         if bounds is not None and bounds.last_physical_offset >= 0:
             found.append(bounds)
     return found
+
+
+def filing_behind(root: str, queues: Iterable[QueueBounds]) -> Filing:
+    """What a broker that starts files behind these queues, which are all of a store without a crash."""
+    is_old = False
+    with suppress(StoreError):  # a reader of the file raises the error
+        is_old = is_broker_49(root)
+    return Filing.behind(queues, is_old=is_old)
 
 
 def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:

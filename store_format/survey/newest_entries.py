@@ -28,6 +28,7 @@ from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.ledger import given_up_ranges, noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
+from store_format.consumequeue.claims import Filing
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
 from store_format.display.text import first_names, shown
@@ -42,6 +43,7 @@ from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import deleted_until, last_commit_ends
+from store_format.survey.gone import filing_behind, queues_in_log
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, entry_at, goes_on_to, has_own_entry
 from store_format.survey.right_entries import (
     is_own,
@@ -141,7 +143,7 @@ def completed_queues(
     done, gaps = _with_tail(
         log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
-        given_up_ranges(root),
+        given_up_ranges(root), lambda: filing_behind(root, queues_in_log(root, log, lambda _: None)),
     )  # fmt: skip
     changed = sorted(key for key, queue in done.items() if queue.extra and key not in gaps)
     told = _warned.setdefault(log.cache, set())
@@ -223,6 +225,7 @@ def _with_tail(
     chooses: Callable[[QueueKey], bool],
     known: Mapping[QueueKey, int] | None = None,
     given_up: Mapping[QueueKey, Sequence[tuple[int, int]]] = MappingProxyType({}),
+    filing: Callable[[], Filing] = Filing,
 ) -> tuple[_Queues, _Damaged]:
     """The queues with the entries of the chosen ones that the log's tail gives, and those with a gap before
     these entries.
@@ -233,7 +236,7 @@ def _with_tail(
     With `known`, the ends of queues as far as they are known, later entries count only if their offsets
     continue the queue without a gap, apart from those of messages that a recovery has `given_up`.
     """
-    missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms)
+    missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms, filing)
     queues, gaps = dict(queues), dict[QueueKey, StoreError]()
     for key in [key for key, start in doubtful.items() if start <= log.min_offset]:
         # The whole log is looked at: no message of the queue is before the first one that it has.
@@ -266,6 +269,7 @@ def _missing_from_tail(
     tail: _LogTail,
     doubtful: Mapping[QueueKey, int],
     delay_levels_ms: tuple[int, ...],
+    filing: Callable[[], Filing] = Filing,
 ) -> dict[QueueKey, MissingEntries]:
     return missing_entries(
         log,
@@ -286,6 +290,7 @@ def _missing_from_tail(
         delay_levels_ms=delay_levels_ms,
         known_damage_bytes=tail.damage_bytes,
         hidden=tail.hidden,
+        filing=filing,
     )
 
 
@@ -378,6 +383,7 @@ def missing_entries(
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     known_damage_bytes: int = 0,
     hidden: Sequence[tuple[int, int]] = (),
+    filing: Callable[[], Filing] = Filing,
 ) -> dict[QueueKey, MissingEntries]:
     """The queue entries of messages in `scan_start` to `end` that are missing on disk, by (topic, queue id).
 
@@ -386,10 +392,14 @@ def missing_entries(
     excludes messages that are not newer than the queue's last one: remains of a topic that was deleted and
     created again (ConsumeQueue.putMessagePositionInfo). `batch_topics` have queue.type=BatchCQ. Damage in the
     range is skipped, with a warning unless the caller has warned of `known_damage_bytes`. Messages in the
-    `hidden` ranges do not count.
+    `hidden` ranges do not count. `filing` as for `Dispatch`.
     """
     dispatch = Dispatch(
-        max_offsets, last_physical_offsets or {}, frozenset(batch_topics), tuple(delay_levels_ms)
+        max_offsets,
+        last_physical_offsets or {},
+        frozenset(batch_topics),
+        tuple(delay_levels_ms),
+        filing=filing,
     )
     if scan_start >= end:
         return dispatch.entries()

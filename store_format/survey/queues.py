@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
+from store_format.consumequeue.claims import NO_FILING, Filing
 from store_format.consumequeue.dispatch import Dispatch, pack_entries
 from store_format.consumequeue.files import QueueKind, can_be_queue, queue_directory
 from store_format.consumequeue.units import (
@@ -486,7 +487,8 @@ class QueueComparison:
     the `contradictions` are damaged: they are not compared, and `contradicted` has the errors by their
     physical offsets. `on_placed` gets all placed units after they were compared, None where a queue begins
     again. With `is_part`, earlier messages of the log are not added. Messages before the physical offset at
-    which their queue `begins` are of a deleted topic. Memory does not grow with the log.
+    which their queue `begins` are of a deleted topic. Of a store without a crash `filing` decides between
+    messages with one offset. Memory does not grow with the log.
     """
 
     def __init__(
@@ -500,8 +502,9 @@ class QueueComparison:
         on_placed: OnPlacedUnits = lambda queue, placed: None,
         is_part: bool = False,
         begins: Mapping[QueueKey, int] = MappingProxyType({}),
+        filing: Filing = NO_FILING,
     ) -> None:
-        self._find, self._is_part, self._begins = find, is_part, begins
+        self._find, self._is_part, self._begins, self._filing = find, is_part, begins, filing
         self._log, self._contradictions = log, contradictions
         self._log_stop, self._broker_start = log_stop, broker_start
         self._on_placed = on_placed
@@ -538,7 +541,7 @@ class QueueComparison:
         begins: bool | None = None
         if queue.begins_before(int(rows["physical"][0]), int(rows["offset"][0])):
             self._begin_again(queue)
-            queue.seen = LogQueue(*queue.key)
+            queue.seen = LogQueue(*queue.key, claims=self._filing.claims(queue.key))
         elif not rows["offset"][0] and queue.seen.epochs:
             begins = queue.begins_with(rows)
             if begins is False:  # its place is that of another message
@@ -580,7 +583,7 @@ class QueueComparison:
                 return None
             per_file = stored.file_size // stored.layout.itemsize
             places = QueuePlaces(key[0], stored.is_batch, per_file, self._is_part)
-            seen = LogQueue(*key, stored.is_batch)
+            seen = LogQueue(*key, stored.is_batch, claims=self._filing.claims(key))
             found = self.queues[key] = ComparedQueue(stored, seen, places, self._log, self._log_stop)
             places.low = stored.first if found.is_comparable and not self._is_part else None
         return found

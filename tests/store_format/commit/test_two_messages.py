@@ -12,6 +12,7 @@ import pytest
 from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
+from tests.support import oracle
 from tests.support.two_messages import LIGHT, PAIRS, QUEUE_FILE_SIZE, body, make_store
 from tests.support.writes import SMALL, numbered_rows, write
 
@@ -60,6 +61,25 @@ def test_the_queue_stays_as_the_broker_filed_it(tmp_path: Path, name: str, light
     write(root, numbered_rows(100, 101), key=None, **SMALL)
     after = queue_bytes(root, topic)
     assert after[: 20 * len(entries)] == before[: 20 * len(entries)]
+
+
+def test_a_broker_that_starts_files_only_the_second(tmp_path: Path) -> None:
+    """The last three messages have no entry. A 5.5 broker leaves out the first of them, which begins where
+    the last message with an entry ends (CommitLog.recoverNormally), so that it serves the second at its
+    offset.
+    """
+    root = make_store(tmp_path / "store", [0, 1, 2, 3, 4, 4, 5], [0, 1, 2, 3])
+    (root / "checkpoint").write_bytes(oracle.checkpoint(1_790_000_000_006, 1_790_000_000_006))
+    served = [(offset, body(number)) for offset, number in enumerate([0, 1, 2, 3, 5, 6])]
+    assert bodies(root, "T") == served
+    problems = diagnose(str(root))
+    assert not problems.of("damage")
+    assert problems.summary.readable == 6
+    written = Path(shutil.copytree(root, tmp_path / "written"))
+    write(written, numbered_rows(100, 101), key=None, **SMALL)
+    assert bodies(written, "T")[:6] == served
+    recover(str(root)).apply()
+    assert bodies(root, "T") == served
 
 
 def test_two_messages_with_offset_0_in_a_light_queue(tmp_path: Path) -> None:

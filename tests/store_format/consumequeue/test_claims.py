@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from store_format.consumequeue.claims import CLAIM, Claims, counted
+from store_format.consumequeue.claims import CLAIM, Claims, Filing, counted
 
 
 def rows(offsets: list[int], first: int = 0) -> NDArray[np.void]:
@@ -53,6 +53,14 @@ CASES = {
 def test_which_messages_count(name: str) -> None:
     offsets, count = CASES[name]
     assert counted(rows(offsets))["physical"].tolist() == count
+
+
+def test_a_broker_that_starts_files_only_the_second() -> None:
+    """CommitLog.recoverNormally leaves out the message that begins where the last one with an entry ends."""
+    claims = Filing(start=5, ends={("T", 0): 4}).claims(("T", 0))
+    assert counted(rows([0, 1, 2, 3, 4, 4, 5]), claims)["physical"].tolist() == [0, 1, 2, 3, 5, 6]
+    claims = Filing(start=3, ends={("T", 0): 4}).claims(("U", 0))  # a queue without files
+    assert counted(rows([6, 7, 7, 7, 8], first=1), claims)["physical"].tolist() == [1, 3, 5]
 
 
 @given(
