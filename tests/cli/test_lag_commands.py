@@ -177,7 +177,9 @@ def test_a_static_topic_has_no_lag_and_is_named(rmqlog: Runner, golden: Golden, 
     detail = {"bname": "broker-a", "currIdMap": {}, "dirty": False, "epoch": 1, "hostedQueues": {}}
     detail |= {"scope": "__global__", "topic": "Orders", "totalQueues": 4}
     mapping = store / "config" / "topicQueueMapping.json"
-    mapping.write_text(json.dumps({"topicQueueMappingInfoMap": {"Orders": detail}}), encoding="utf-8")
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    document = {"dataVersion": version, "topicQueueMappingInfoMap": {"Orders": detail}}
+    mapping.write_text(json.dumps(document), encoding="utf-8")
     said = rmqlog("lag", store).err
     assert "rmqlog: the lag of Orders is unknown: the offsets of a static topic count over the queues" in said
 

@@ -35,6 +35,7 @@ from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP, ViewColumn, batch_of, time_us
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.read import DiskSpace, disk_space, file_status
+from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
 from store_format.read.store_root import tiered_metadata
@@ -222,8 +223,10 @@ class CleanPlan:
         """Returns the messages in `log_files` that somebody has not read yet, by group and queue
         (`UNREAD_COLUMNS`).
 
-        They include delayed messages that are not delivered yet, and transactions without a decision.
+        They include delayed messages that are not delivered yet, and transactions without a decision. Raises
+        CorruptStoreError if neither the file of consumer offsets nor its `.bak` can be read.
         """
+        read_broker_offsets(self.store.path, is_needed=True)
         rows = unread_before(self.store, self.log_min, self.now.ms) if self.log_files else []
         return pa.Table.from_batches([batch_of(UNREAD_COLUMNS, rows)])
 

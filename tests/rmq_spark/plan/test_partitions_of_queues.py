@@ -77,7 +77,8 @@ def test_queues_without_files_are_partitions_too(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 9, queues=3))
     (root / "consumequeue" / "T").rename(tmp_path / "lost")
-    found = plan(parse_read_options({"path": str(root), "splitBy": "wholeQueue"}), cores=2).splits
+    options = {"path": str(root), "splitBy": "wholeQueue", "unfiledQueues": "read"}
+    found = plan(parse_read_options(options), cores=2).splits
     assert [ranges(split) for split in found] == [
         {MessageQueue("T", BROKER, queue): [(0, 3)]} for queue in range(3)
     ]

@@ -202,6 +202,8 @@ def test_lost_and_found_alone_is_no_consume_queue(small: SmallStore) -> None:
     for folder in ("consumequeue", "batchconsumequeue"):
         (small.root / folder).rename(small.root / f"old-{folder}")
     (small.root / "consumequeue" / "lost+found").mkdir(parents=True)
-    store = MessageStore.open(str(small.root))
+    with pytest.raises(OptionError, match="set unfiledQueues=read"):
+        MessageStore.open(str(small.root)).topics()
+    store = MessageStore.open(str(small.root), unfiled_queues="read")
     assert not store.has_consume_queues
     assert "Orders" in store.topics()

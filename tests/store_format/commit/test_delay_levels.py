@@ -160,8 +160,8 @@ def test_a_recovery_that_cuts_a_level_lowers_its_next_offset(
     assert [row for row in plan_recovery(str(target)).table().to_pylist() if row["action"] == "lower"] == []
 
 
-def test_a_recovery_leaves_unreadable_delay_offsets(store: Path) -> None:
+def test_a_recovery_keeps_unreadable_delay_offsets_aside(store: Path) -> None:
     path = store / "config" / "delayOffset.json"
     path.write_text("{")
     plan_recovery(str(store)).apply()
-    assert path.read_text() == "{"
+    assert path.with_name(f"{path.name}.broken").read_text() == "{"

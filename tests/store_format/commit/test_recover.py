@@ -239,18 +239,20 @@ def test_a_copy_takes_what_a_broker_needs(golden: Golden, unchanged: Unchanged, 
         recover(str(source), into=str(new))
 
 
+def _break_off(*_: object) -> None:
+    """As Ctrl-C does: an error would remove the copy."""
+    raise KeyboardInterrupt
+
+
 def test_a_copy_that_was_broken_off_at_its_very_end_is_made_again(
     copied: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its recovery had written another `abort` than the one that was copied."""
     root, new = copied("crash-5.5.0"), tmp_path / "new"
 
-    def fail(*_: object) -> None:
-        raise InterruptedError
-
     with monkeypatch.context() as patch:
-        patch.setattr("store_format.commit.recover.open_store", fail)
-        with pytest.raises(InterruptedError):
+        patch.setattr("store_format.commit.recover.open_store", _break_off)
+        with pytest.raises(KeyboardInterrupt):
             recover(str(root), into=str(new)).apply()
     assert (new / "abort").stat().st_size != (root / "abort").stat().st_size
     recover(str(root), into=str(new)).apply()
@@ -262,8 +264,8 @@ def test_a_copy_with_an_expired_queue_is_made_again(tmp_path: Path, monkeypatch:
     """The queue's empty file was in its place when the recovery was broken off."""
     world = expired_queue(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("store_format.commit.recover.open_store", None)
-        with pytest.raises(TypeError):
+        patch.setattr("store_format.commit.recover.open_store", _break_off)
+        with pytest.raises(KeyboardInterrupt):
             recover(str(world.root), into=str(tmp_path / "new")).apply()
     recover(str(world.root), into=str(tmp_path / "new")).apply()
     assert _rows(tmp_path / "new") == _rows(world.root)
