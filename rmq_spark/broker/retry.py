@@ -444,17 +444,16 @@ def _refuse_targets(store: Store, group: str, targets: set[str]) -> None:
 class _Done:
     """The state of a group: its turns, and the dead letters stored again, as physical offset -> message id.
 
-    The id None is of an older version, which noted offsets only: it stands for whatever dead letter is there.
     `is_behind`: the file lacks the last turn, because a crash came after the commit.
     """
 
     turns: int = 0
-    ids: dict[int, str | None] = field(default_factory=dict)
+    ids: dict[int, str] = field(default_factory=dict)
     is_behind: bool = False
 
     def has(self, row: _Row) -> bool:
         """Whether the dead letter was stored again."""
-        return self.ids.get(row["physicalOffset"], "") in (None, row["msgId"])
+        return self.ids.get(row["physicalOffset"], "") == row["msgId"]
 
 
 def _resend_part(group: str) -> str:
@@ -504,10 +503,7 @@ def _read_file(root: str) -> dict[str, _Done]:
 
 
 def _done_of(value: Mapping[str, Any]) -> _Done:  # Any: JSON
-    """Version 1 of the file has `physicalOffsets` without message ids."""
-    messages = value["messages"] if "messages" in value else dict.fromkeys(value["physicalOffsets"])
-    ids = {int(offset): None if each is None else str(each) for offset, each in messages.items()}
-    return _Done(int(value["turns"]), ids)
+    return _Done(int(value["turns"]), {int(offset): str(each) for offset, each in value["messages"].items()})
 
 
 def _write_done(session: WriteSession, group: str, done: _Done) -> None:

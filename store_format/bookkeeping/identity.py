@@ -64,9 +64,7 @@ class StagedFile:
     crc_property: bool
     unit_size_max: int
     parked: tuple[QueueKey, ...] = ()  # the queues to which its delayed messages go later
-    bodies: int = (
-        -1
-    )  # sum over the bodies, to compare batches (`StagingWriter.append`); -1: of an older release
+    bodies: int = 0  # sum over the bodies, to compare batches (`StagingWriter.append`)
 
     def as_json(self) -> dict[str, Any]:  # Any: JSON
         return asdict(self)
@@ -74,7 +72,7 @@ class StagedFile:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> StagedFile:
         queues = {
-            name: tuple((str(topic), int(queue_id)) for topic, queue_id in value.get(name, ()))
+            name: tuple((str(topic), int(queue_id)) for topic, queue_id in value[name])
             for name in ("queues", "parked")
         }
         staged = StagedFile(**{**value, **queues})
@@ -102,8 +100,7 @@ _NAME_SIZE_MAX, _PATH_SIZE_MAX = 255, 4095  # bytes, of Linux
 class LogPlace(NamedTuple):
     """A commitlog directory: `path` below the store's root, or outside of it with an `id`.
 
-    The path of a directory outside is where it was, and only errors show it. A journal of an older release
-    has absolute paths and no ids.
+    The path of a directory outside is where it was, and only errors show it.
     """
 
     path: str
@@ -111,13 +108,10 @@ class LogPlace(NamedTuple):
 
 
 class ClusterMember(NamedTuple):
-    """A store of a commit over a cluster: its name in the cluster's directory, and its id.
-
-    In the files of an older release `name` is an absolute path and `id` is empty.
-    """
+    """A store of a commit over a cluster: its name in the cluster's directory, and its id."""
 
     name: str
-    id: str = ""
+    id: str
 
 
 def log_place(root: str, directory: str, files: FileWrites) -> LogPlace:
@@ -203,11 +197,9 @@ def members_from(values: object) -> tuple[ClusterMember, ...]:
 
 
 def _member_from(value: object) -> ClusterMember:
-    parts = [value, ""] if isinstance(value, str) else value
-    match parts:
-        case [str(name), str(id_)]:
-            if is_path(name) and (not id_ or is_name(name)):
-                return ClusterMember(name, id_)
+    match value:
+        case [str(name), str(id_)] if id_ and is_name(name):
+            return ClusterMember(name, id_)
     raise ValueError(f"the store {value!r:.100}")
 
 

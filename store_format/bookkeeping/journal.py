@@ -21,7 +21,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
-from typing import Any
 
 from store_format.bookkeeping.identity import (
     OWN_DIRECTORY,
@@ -83,9 +82,9 @@ class Journal:
     )  # the stores that get messages of a commit over a cluster
     # False until every member has its journal: nothing was published, so the journal may be dropped
     complete: bool = True
-    # messages of the batch in all stores, and the sum of StagedFile.bodies; -1: of an older release
-    messages: int = -1
-    bodies: int = -1
+    # messages of the batch in all stores, and the sum of StagedFile.bodies
+    messages: int = 0
+    bodies: int = 0
     keeps_key: bool = False  # the ledger keeps the key of a stream or a service forever
     began: int | None = None  # the progress at which the turn of a service began
     # of a commitlog outside of the store: physical offset, length and CRC32 of bytes right before the base
@@ -94,16 +93,15 @@ class Journal:
     gaps: tuple[tuple[int, int], ...] = ()
 
     def to_bytes(self) -> bytes:
-        value = asdict(self)
-        if not self.gaps:
-            del value["gaps"]  # which an older release does not know
-        return json.dumps({"version": _VERSION, **value}).encode()
+        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
     @staticmethod
     def from_bytes(data: bytes, path: str) -> Journal:
         """Raises CorruptStoreError for bytes that are not a journal."""
         try:
-            value = _of_this_version(json.loads(data))
+            value = json.loads(data)
+            if value.pop("version") != _VERSION:
+                raise ValueError("another version")
             value["staged"] = tuple(StagedFile.from_json(each) for each in value["staged"])
             value["queues"] = tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])
             value["queue_bases"] = tuple(map(int, value["queue_bases"]))
@@ -112,7 +110,7 @@ class Journal:
             if not value["log_places"] or not all(is_path(place.path) for place in value["log_places"]):
                 raise ValueError("no commitlog directory")
             value["members"] = members_from(value["members"])
-            value["gaps"] = tuple((int(number), int(end)) for number, end in value.get("gaps", ()))
+            value["gaps"] = tuple((int(number), int(end)) for number, end in value["gaps"])
             for name in ("key", "index_base", "before"):
                 value[name] = None if value[name] is None else tuple(value[name])
             if value["before"] is not None:
@@ -156,17 +154,6 @@ def _refuse_parts(journal: Journal) -> None:
             bytes.fromhex("" if journal.index_base is None else journal.index_base[1])
         case other:
             raise ValueError(f"{other!r:.100}")
-
-
-def _of_this_version(value: dict[str, Any]) -> dict[str, Any]:  # Any: JSON
-    """The journal's values. Version 1 named directories by absolute paths only, which stay as they are."""
-    version = value.pop("version")
-    if version == 1:
-        value["log_places"] = [(path, "") for path in value.pop("log_directories")]
-        value["before"] = None
-    elif version != _VERSION:
-        raise ValueError("another version")
-    return value
 
 
 def journal_path(root: str) -> str:

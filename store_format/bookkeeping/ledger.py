@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -49,9 +48,7 @@ from store_format.names import QueueKey
 QUEUES_MAX = 1000  # whose ends are kept: those that were written to last
 JOB_KEYS_MAX = 500  # keys of batch jobs that are kept: those of the newest commits
 SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
-_UNKNOWN = -1
 _Damage = Callable[["LedgerEntry", CommitLog], str | None]
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 # ---- the ledger --------------------------------------------------------------------------------------------
@@ -63,10 +60,9 @@ class LedgerEntry:
 
     `last_crc` is the CRC32 of all bytes of its last message. `suspect`: another process had the store open
     during the commit, so that all messages are checked later, not only the last one. `messages` and `bodies`
-    (the sum of StagedFile.bodies) are those of the whole batch, in all stores of a cluster; -1 in a ledger of
-    an older release. `kept`: the key is never forgotten. `began` is the progress from which a service's turn
-    went on to `number`; None for other batches. `members` are the stores that got messages of a batch over a
-    cluster.
+    (the sum of StagedFile.bodies) are those of the whole batch, in all stores of a cluster. `kept`: the key
+    is never forgotten. `began` is the progress from which a service's turn went on to `number`; None for
+    other batches. `members` are the stores that got messages of a batch over a cluster.
     """
 
     number: int
@@ -78,13 +74,13 @@ class LedgerEntry:
     last_crc: int
     units: int = 0
     suspect: bool = False
-    messages: int = _UNKNOWN
-    bodies: int = _UNKNOWN
+    messages: int = 0
+    bodies: int = 0
     kept: bool = False
     began: int | None = None
     members: tuple[ClusterMember, ...] = ()
     given_up: bool = False  # its last message was lost, and a recovery has said so
-    # (topic, queue id, first queue offset, stop); empty for an old batch, and in a ledger of an older release
+    # (topic, queue id, first queue offset, stop); empty for an old batch
     queues: tuple[tuple[str, int, int, int], ...] = ()
 
     def damage(self, log: CommitLog) -> str | None:
@@ -149,10 +145,10 @@ class Ledger:
     """`keys` by the id of a key; `last` is the last committed batch, with or without a key.
 
     `ends` has the offset behind the last message of each queue of that batch, and of the batches right before
-    it: of all that were written behind the physical offset `ends_from`. Empty in a ledger of an older
-    release. `begun` names commits over a cluster that this store completed, and the members that may not know
-    yet that they must complete theirs. `created` has the newest topics that commits created: the number of
-    queues, and the counter of the topics.json that has the topic since.
+    it: of all that were written behind the physical offset `ends_from`. `begun` names commits over a cluster
+    that this store completed, and the members that may not know yet that they must complete theirs. `created`
+    has the newest topics that commits created: the number of queues, and the counter of the topics.json that
+    has the topic since.
     """
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
@@ -326,29 +322,25 @@ def _parsed(data: bytes | None, path: str) -> Ledger:
         return Ledger()
     try:
         value = json.loads(data)
-        keys = {str(key): _ledger_entry(entry, str(key)) for key, entry in value["keys"].items()}
-        # of a release that did not keep keys in the order of their commits
-        if any("kept" not in entry for entry in value["keys"].values()):
-            keys = dict(sorted(keys.items(), key=lambda each: each[1].start))
-        begun = {str(journal): members_from(members) for journal, members in value.get("begun", {}).items()}
+        keys = {str(key): _ledger_entry(entry) for key, entry in value["keys"].items()}
+        begun = {str(journal): members_from(members) for journal, members in value["begun"].items()}
         last = None if value["last"] is None else _ledger_entry(value["last"])
         ends = {
             (str(topic), int(queue_id)): int(end)
-            for topic, table in value.get("ends", {}).items()
+            for topic, table in value["ends"].items()
             for queue_id, end in table.items()
         }
         created = {
-            str(topic): (int(number), int(counter))
-            for topic, (number, counter) in value.get("created", {}).items()
+            str(topic): (int(number), int(counter)) for topic, (number, counter) in value["created"].items()
         }
-        return Ledger(keys, last, begun, ends, int(value.get("ends_from", OFFSET_MAX)), created)
+        return Ledger(keys, last, begun, ends, int(value["ends_from"]), created)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "a ledger of this project", str(error) or "something else"
         ) from error
 
 
-def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  # Any: JSON
+def _ledger_entry(value: Mapping[str, Any]) -> LedgerEntry:  # Any: JSON
     entry = LedgerEntry(
         int(value["number"]),
         str(value["journal"]),
@@ -357,26 +349,21 @@ def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  #
         int(value["last_offset"]),
         int(value["last_size"]),
         int(value["last_crc"]),
-        int(value.get("units", 0)),
-        bool(value.get("suspect", False)),
-        int(value.get("messages", _UNKNOWN)),
-        int(value.get("bodies", _UNKNOWN)),
-        bool(value["kept"]) if "kept" in value else _may_be_query(key_id),
-        None if value.get("began") is None else int(value["began"]),
-        members_from(value.get("members", [])),
-        bool(value.get("given_up", False)),
+        int(value["units"]),
+        bool(value["suspect"]),
+        int(value["messages"]),
+        int(value["bodies"]),
+        bool(value["kept"]),
+        None if value["began"] is None else int(value["began"]),
+        members_from(value["members"]),
+        bool(value["given_up"]),
         tuple(
             (str(topic), int(queue_id), int(first), int(stop))
-            for topic, queue_id, first, stop in value.get("queues", ())
+            for topic, queue_id, first, stop in value["queues"]
         ),
     )
     refuse_types(entry)
     return entry
-
-
-def _may_be_query(key_id: str) -> bool:
-    """Whether a key of an older ledger is kept: that of a stream (Spark makes UUIDs) or of a service."""
-    return _UUID.fullmatch(key_id) is not None or key_id.startswith(SERVICE_PREFIX)
 
 
 def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
@@ -407,21 +394,18 @@ def _backup_path(root: str) -> str:
 
 
 def _as_value(ledger: Ledger) -> dict[str, Any]:  # Any: JSON
-    value: dict[str, Any] = {  # Any: JSON
-        "version": 1,
-        "last": None if ledger.last is None else _as_json(ledger.last),
-        "keys": {key: _as_json(entry) for key, entry in ledger.keys.items()},
-    }
-    if ledger.begun:
-        value["begun"] = dict(ledger.begun)
     ends: dict[str, dict[int, int]] = {}
     for (topic, queue_id), end in ledger.ends.items():
         ends.setdefault(topic, {})[queue_id] = end
-    if ends:
-        value |= {"ends": ends, "ends_from": ledger.ends_from}
-    if ledger.created:
-        value["created"] = dict(ledger.created)
-    return value
+    return {
+        "version": 1,
+        "last": None if ledger.last is None else _as_json(ledger.last),
+        "keys": {key: _as_json(entry) for key, entry in ledger.keys.items()},
+        "begun": dict(ledger.begun),
+        "ends": ends,
+        "ends_from": ledger.ends_from,
+        "created": dict(ledger.created),
+    }
 
 
 def _as_json(entry: LedgerEntry) -> dict[str, Any]:  # Any: JSON
@@ -504,7 +488,7 @@ def read_given_up(root: str) -> GivenUp:
         return GivenUp(
             tuple((str(topic), int(id_), int(low), int(high)) for topic, id_, low, high in value["messages"]),
             tuple((int(start), int(stop)) for start, stop in value["fillers"]),
-            tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value.get("begins", ())),
+            tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value["begins"]),
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "the notes of a recovery", "something else") from error
@@ -710,10 +694,7 @@ def _counters_path(root: str) -> str:
 
 
 class CommittedBatch(NamedTuple):
-    """The highest committed batch of a key: its number, and what it has in all stores of a cluster.
-
-    -1 stands for a value that an older release did not write.
-    """
+    """The highest committed batch of a key: its number, and what it has in all stores of a cluster."""
 
     number: int
     messages: int
@@ -721,12 +702,9 @@ class CommittedBatch(NamedTuple):
 
 
 def totals(staged: Iterable[StagedFile]) -> tuple[int, int]:
-    """(The number of messages, the sum of their bodies), -1 for a sum that is not known."""
-    files = [each for each in staged if each.units]
-    known = all(each.bodies != _UNKNOWN for each in files)
-    return sum(each.units for each in files), sum(each.bodies for each in files) % (
-        1 << 64
-    ) if known else _UNKNOWN
+    """(The number of messages, the sum of their bodies)."""
+    files = [*staged]
+    return sum(each.units for each in files), sum(each.bodies for each in files) % (1 << 64)
 
 
 def is_gone(entry: LedgerEntry, log: CommitLog) -> bool:
@@ -758,13 +736,9 @@ def note_repeat(
     """
     messages, bodies = totals(staged)
     name = f"batch {key[1]} of {key[0]}"
-    others = _UNKNOWN not in (committed.bodies, bodies) and committed.bodies != bodies
+    others = committed.bodies != bodies
     same_number = committed.number == key[1]
-    if (
-        messages
-        and same_number
-        and ((committed.messages not in (_UNKNOWN, messages)) or (others and not is_stream))
-    ):
+    if messages and same_number and (committed.messages != messages or (others and not is_stream)):
         found = (
             "with other bodies" if committed.messages == messages else f"with {committed.messages} messages"
         )

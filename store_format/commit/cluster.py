@@ -18,7 +18,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY, ClusterMember, member_path, read_store_id
+from store_format.bookkeeping.identity import ClusterMember, member_path, read_store_id
 from store_format.bookkeeping.journal import (
     Journal,
     Writing,
@@ -37,7 +37,6 @@ from store_format.bookkeeping.ledger import (
 from store_format.display.text import shown
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files import paths
-from store_format.files.read import is_directory
 from store_format.files.write import FileWrites
 
 _log = logging.getLogger(__name__)
@@ -96,9 +95,7 @@ def is_begun(
             return True
         if answer is None:
             silent.append(member)
-    names = ", the store ".join(
-        member_path(root, each) + (f" with the id {each.id}" if each.id else "") for each in silent
-    )
+    names = ", the store ".join(f"{member_path(root, each)} with the id {each.id}" for each in silent)
     if silent and not ignore_missing:
         copied = next((each for each in silent if _is_own_id(root, each) and _can_be_asked(root, each)), None)
         if copied is not None:
@@ -205,35 +202,27 @@ def refuse_missing_stores(
 
 def _is_self(root: str, member: ClusterMember) -> bool:
     """Whether the member is the store at `root`, which may have another name by now."""
-    if _is_same(root, member_path(root, member)):
+    if paths.real(root) == paths.real(member_path(root, member)):
         return True
     return _is_own_id(root, member) and not _can_be_asked(root, member)
 
 
-def _is_same(root: str, place: str) -> bool:
-    return paths.real(root) == paths.real(place)
-
-
 def _is_own_id(root: str, member: ClusterMember) -> bool:
-    return bool(member.id) and read_store_id(root) == member.id
+    return read_store_id(root) == member.id
 
 
 def _can_be_asked(root: str, member: ClusterMember) -> bool:
-    """Whether the member is at its place. An older release noted no ids, but staged files in every member."""
-    place = member_path(root, member)
-    return read_store_id(place) == member.id if member.id else is_directory(f"{place}/{OWN_DIRECTORY}")
+    """Whether the member is at its place."""
+    return read_store_id(member_path(root, member)) == member.id
 
 
 def _answer(root: str, member: ClusterMember, journal: Journal) -> bool | None:
     """Whether the member says that the commit has begun; None if it cannot be asked."""
-    place = member_path(root, member)
-    if not member.id and not any(_is_same(root, member_path(root, each)) for each in journal.members):
-        return None  # The journal of an older release names the stores of another place.
     if _is_self(root, member):
         return False
     if not _can_be_asked(root, member):
         return None
-    if _has_begun(place, journal.id):
+    if _has_begun(member_path(root, member), journal.id):
         return True
     # A copy of this store: what it has forgotten, or never knew, says nothing.
     return None if _is_own_id(root, member) else False

@@ -178,9 +178,6 @@ def _other_log(
             "Give that directory as commit_log_paths. If it was moved or copied to DIRECTORY, move or copy "
             f"{log_id_path(place.path)}, which has the id, to DIRECTORY.rmqlog-id"
         )
-    elif place.path.startswith("/"):
-        expected = f"{place.path}, where an older version of rmqlog began the commit"
-        advice = "Move the store back to that path, complete the commit there, and move the store again"
     else:
         expected = f"{root}/{place.path}"
         advice = "Give the commitlog's directories as when the commit began (commit_log_paths)"

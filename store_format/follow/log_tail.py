@@ -433,7 +433,7 @@ def physical_offset_of(place: int) -> int:
 
 
 def mark_of(place: int) -> int:
-    """The CRC32 of a place; 0 without one, as in a place of an older release."""
+    """The CRC32 of a place; 0 without one."""
     return place >> _OFFSET_BITS
 
 

@@ -383,7 +383,7 @@ class PopState:
         self.revive_number = values["number"]
         self.totals.clear()
         self.totals.update(values["totals"])
-        self.renewals = values.get("renewals", 0)  # logs of earlier releases lack it
+        self.renewals = values["renewals"]
 
 
 def _named(queue: PopQueue) -> PopQueue:

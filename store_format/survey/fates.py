@@ -192,9 +192,8 @@ def ledger_ends(root: str, log: CommitLog) -> dict[QueueKey, KnownEnd]:
 def last_commit_ends(root: str, log: CommitLog, log_end: int = OFFSET_MAX) -> Mapping[QueueKey, int]:
     """The ends of the queues of our last commit, by the ledger.
 
-    Empty if the log ends before the commit, if a broker has cut it since, with a ledger of an older release,
-    and if the ledger cannot be read. A topic that was deleted and created again since begins at 0: its
-    entries point behind the commit.
+    Empty if the log ends before the commit, if a broker has cut it since, and if the ledger cannot be read. A
+    topic that was deleted and created again since begins at 0: its entries point behind the commit.
     """
     try:
         ledger = known_ledger(root)

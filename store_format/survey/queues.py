@@ -280,7 +280,7 @@ def right_units(wanted: _Units, stored: _Units, log_stop: int, topic: str) -> _M
     if right.all():
         return right
     only_here = pre_blank_mask(wanted) & valid_units(stored) & (stored["physical_offset"] < log_stop)
-    only_here &= ~(lost_mask(wanted) & pre_blank_mask(stored))  # of an older release, or of another message
+    only_here &= ~(lost_mask(wanted) & pre_blank_mask(stored))  # of another message
     return right | only_here
 
 

@@ -2,9 +2,9 @@
 
 The members meet in `groupPath`, or else in `.rmqlog/groups/<group>` of the directory that the query loads: a
 store, or a cluster's directory, so that a broker added to the cluster changes nothing. Other queries may load
-the same stores by another path: one store of the cluster, another list of paths, or, in an older version, the
-first store by name. Members in two directories would both read every message. Therefore a query is refused
-while another directory has members; when it has none, the query takes over what they recorded there.
+the same stores by another path: one store of the cluster, or another list of paths. Members in two
+directories would both read every message. Therefore a query is refused while another directory has members;
+when it has none, the query takes over what they recorded there.
 
 `group.json` has the members, the owner of each queue, and how far each queue was read. It changes only under
 the directory's lock and is replaced as a whole, so a reader without the lock sees one consistent state. Each
@@ -199,24 +199,18 @@ def read_state(directory: str) -> GroupState:
             strategy=_string(value["strategy"]),
             members={_member_id(name): _member_entry(member) for name, member in value["members"].items()},
         )
-        # Both lists were added later to version 1, so that older members can still read the file. A file
-        # without them says nothing about the offset file.
-        mirrored = value.get("mirrored", [None] * len(value["queues"]))
-        unattended = {_from_zero(index) for index in value.get("unattended", ())}
-        for index, (row, offset) in enumerate(zip(value["queues"], mirrored, strict=True)):
+        unattended = {_from_zero(index) for index in value["unattended"]}
+        for index, (row, offset) in enumerate(zip(value["queues"], value["mirrored"], strict=True)):
             queue, entry = _read_queue(row)
             entry.mirrored = offset if offset is None or offset == NOT_IN_FILE else _from_zero(offset)
             entry.is_unattended = index in unattended
             state.queues[queue] = entry
         entries = list(state.queues.values())
-        for index, *stop in value.get("stops", ()):
+        for index, *stop in value["stops"]:
             entries[_from_zero(index, len(entries))].stop = Stop(*map(_from_zero, stop))
-        for index, position, physical in value.get("at", ()):
-            entries[_from_zero(index, len(entries))].at = _from_zero(position), _from_zero(physical)
-        for index, mark in value.get("marks", ()):  # the rest of the place, which older members leave out
-            entry = entries[_from_zero(index, len(entries))]
-            if entry.at is not None:
-                entry.at = entry.at[0], place_at(entry.at[1], _from_zero(mark))
+        for index, position, physical, mark in value["at"]:
+            place = place_at(_from_zero(physical), _from_zero(mark))
+            entries[_from_zero(index, len(entries))].at = _from_zero(position), place
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "the state of a consumer group (JSON)", f"other content ({str(error)[:100]})"
@@ -229,7 +223,7 @@ def _member_entry(value: Mapping[str, Any]) -> MemberEntry:  # Any: JSON
     seconds = value["leaseSeconds"]
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < 1e9:
         raise ValueError(f"leaseSeconds {seconds!r}")
-    brokers = [_string(broker) for broker in value.get("brokers", ())]
+    brokers = [_string(broker) for broker in value["brokers"]]
     return MemberEntry(
         clients, _string(value["host"]), _from_zero(value["processId"]), float(seconds), brokers
     )
@@ -302,19 +296,17 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
         ],
         "mirrored": [entry.mirrored for entry in state.queues.values()],
         "unattended": [index for index, entry in enumerate(state.queues.values()) if entry.is_unattended],
+        "stops": [
+            [index, entry.stop.offset, entry.stop.times, entry.stop.until_ms]
+            for index, entry in enumerate(state.queues.values())
+            if entry.stop is not None
+        ],
+        "at": [
+            [index, entry.position, physical_offset_of(entry.place), mark_of(entry.place)]
+            for index, entry in enumerate(state.queues.values())
+            if entry.place is not None
+        ],
     }
-    stops = [
-        [index, entry.stop.offset, entry.stop.times, entry.stop.until_ms]
-        for index, entry in enumerate(state.queues.values())
-        if entry.stop is not None
-    ]
-    if stops:
-        value["stops"] = stops
-    entries = enumerate(state.queues.values())
-    places = [(index, entry.position, entry.place) for index, entry in entries if entry.place is not None]
-    if places:
-        value["at"] = [[index, position, physical_offset_of(place)] for index, position, place in places]
-        value["marks"] = [[index, mark] for index, _, place in places if (mark := mark_of(place))]
     files.replace(_state_path(directory), json.dumps(value, separators=(",", ":")).encode())
 
 
@@ -555,7 +547,7 @@ def refuse_members_elsewhere(
             f"group {group}: expected all its queries to meet in one directory, found the query "
             f"{', '.join(found[1])} in {found[0]} while this query would meet others in {directory}: "
             "both would read every message. Load the same path in all queries of the group, or set the "
-            "same groupPath in all of them; stop queries of an older version first"
+            "same groupPath in all of them"
         )
     return frozenset(gone)
 

@@ -30,8 +30,6 @@ Queries differ, because they own queues and continue from checkpoints of Spark:
    member runs. A missing offset is written again, with a warning.
 4. After these rules the position is compared with the query's checkpoint, and the higher one counts. A
    checkpoint from before a reset of rule 3 is ignored.
-5. A `group.json` of an older version has no mirrored offsets. Without a running member the offset file counts
-   if it names the queue, else the recorded position; with a running member the higher of the two counts.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ class GroupOffsetMirror(_OffsetMirror):
     def follow(
         self, change: Change, held: Collection[MessageQueue], free: Collection[MessageQueue]
     ) -> set[MessageQueue]:
-        """Applies rules 1 to 3 and 5 to the queues that the member holds and the free queues that it takes.
+        """Applies rules 1 to 3 to the queues that the member holds and the free queues that it takes.
 
         Afterwards the positions in the state are right; None means that neither place has a position. Returns
         the free queues that the file has moved back by rule 2.
@@ -117,7 +115,7 @@ class GroupOffsetMirror(_OffsetMirror):
     def _adopt(
         self, change: Change, free: Iterable[MessageQueue], known: Mapping[MessageQueue, int]
     ) -> set[MessageQueue]:
-        """Rule 2, and rule 5 without a running member. Returns the queues that were moved back."""
+        """Rule 2. Returns the queues that were moved back."""
         back: dict[MessageQueue, tuple[int, int]] = {}
         gone: dict[MessageQueue, int] = {}
         for queue in free:
@@ -158,18 +156,14 @@ class GroupOffsetMirror(_OffsetMirror):
     def _compare(
         self, change: Change, queues: Iterable[MessageQueue], known: Mapping[MessageQueue, int]
     ) -> None:
-        """Rule 3, rule 5 with a running member, and queues without a position."""
+        """Rule 3, and queues without a position or before their first look."""
         lowered: dict[MessageQueue, int] = {}
         missing: list[MessageQueue] = []
         for queue in queues:
             entry, found = change.state.entry(queue), _offset_of(known, queue)
-            if entry.position is None:
+            if entry.position is None or entry.mirrored is None:
                 entry.mirrored = found
-                entry.position = found if found >= 0 else None
-            elif entry.mirrored is None:
-                if entry.owner is None:
-                    entry.position = max(entry.position, found)
-                _set_mirrored(change, entry, min(found, entry.position))
+                entry.position = found if found >= 0 else entry.position
             elif found in (entry.mirrored, entry.position):
                 _set_mirrored(change, entry, found)
             elif found < 0:

@@ -324,21 +324,6 @@ def test_a_dead_letter_without_unique_key_is_resent_once(root: str) -> None:
     assert entry == plan.rows[0]["msgId"]
 
 
-def test_an_entry_of_an_older_version_stands_for_any_dead_letter_at_its_place(root: str) -> None:
-    """It has no message id. What is resent from now on is bound to its id."""
-    retry.resend(root, "CG_fail", where=retry.Where(limit=3)).apply()
-    state = pathlib.Path(root, ".rmqlog", "resent.json")
-    group = json.loads(state.read_text())["groups"]["CG_fail"]
-    offsets = [int(offset) for offset in group["messages"]]
-    old = {"version": 1, "groups": {"CG_fail": {"turns": group["turns"], "physicalOffsets": offsets}}}
-    state.write_text(json.dumps(old))
-    assert retry.resend(root, "CG_fail").apply() == retry.ResendResult(17, 3)
-    messages = json.loads(state.read_text())["groups"]["CG_fail"]["messages"]
-    assert {int(offset) for offset, msg_id in messages.items() if msg_id is None} == {*offsets}
-    assert len(messages) == 20
-    assert retry.resend(root, "CG_fail").due == 0
-
-
 def test_a_recovered_copy_knows_what_was_resent(root: str, tmp_path: pathlib.Path) -> None:
     new = str(tmp_path / "new")
     for limit in (3, 5):  # the ledger has the last turn alone

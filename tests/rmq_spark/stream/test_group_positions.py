@@ -375,26 +375,6 @@ def test_a_corrected_offset_goes_to_another_member(world: World) -> None:
     assert two.step() == [("T", 2, 5), ("T", 3, 5)]
 
 
-def test_a_record_of_an_earlier_version_beyond_the_end_gives_way_to_the_checkpoint(world: World) -> None:
-    """It went on at the end and left the group where it was."""
-    query = world.query("a", failOnDataLoss="false")
-    query.step()
-    query.die()
-    world.offsets().write({_T2: 1000})
-    state = Path(world.directory, "group.json")
-    value = json.loads(state.read_text())
-    [row] = [row for row in value["queues"] if row[2] == 2 and row[0] == "T"]
-    row[6] = 1000
-    state.write_text(
-        json.dumps({name: part for name, part in value.items() if name not in ("mirrored", "unattended")})
-    )
-    append(world.root, numbered("T", 20, 8))
-    query.restart()
-    assert query.step() == expected("T", *[(5, 7)] * 4)
-    query.step()
-    assert world.committed() == dict.fromkeys(range(4), 7)
-
-
 def test_what_another_member_recorded_since_the_last_look_is_not_beyond_the_end(world: World) -> None:
     one, two = world.query("a"), world.query("b")
     one.step()
@@ -484,7 +464,7 @@ def test_a_broker_that_is_added_and_sorts_first_does_not_split_the_group(
 
 
 def test_what_members_recorded_in_the_first_store_is_taken_over(world: World, cluster: Path) -> None:
-    """Where an older version met. Nothing of it had come into the offset file."""
+    """Nothing of it had come into the offset file."""
     _broker(cluster, "broker-c")
     old = cluster / "broker-b" / ".rmqlog" / "groups" / "g"
     old.mkdir(parents=True)

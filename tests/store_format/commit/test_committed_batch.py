@@ -103,19 +103,6 @@ def test_a_topic_of_a_commit_is_lost_with_an_older_topics_json(root: Path, befor
     assert _count(root) == _FIRST + _OLD + 1
 
 
-def test_a_ledger_without_topics_and_queues_is_read(root: Path, before: Path) -> None:
-    """As one of an older release: a topic that topics.json lacks counts as deleted."""
-    ledger = read_ledger(str(root))
-    assert set(ledger.created) == {"T", "U"}
-    text = (root / ".rmqlog/ledger.json").read_text()
-    for name in ("created", "queues", "ends_from"):
-        text = text.replace(f'"{name}"', f'"{name}_"')
-    (root / ".rmqlog/ledger.json").write_text(text)
-    assert read_ledger(str(root)).last is not None
-    _of_before(root, before, "config", "consumequeue")
-    assert _count(root) == _FIRST + _OLD
-
-
 def test_lost_messages_are_named_and_the_batch_is_written_again_on_request(root: Path, before: Path) -> None:
     _of_before(root, before, "consumequeue", "index")
     _cut(root, 37)  # of T 30 messages are there, of U 7

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from store_format.bookkeeping.identity import ClusterMember, StagedFile, named_member, read_store_id
-from store_format.bookkeeping.journal import journal_path, read_journal, write_journal
+from store_format.bookkeeping.journal import read_journal, write_journal
 from store_format.bookkeeping.ledger import (
     JOB_KEYS_MAX,
     LeftOut,
     members_in_notes,
     note_left_out,
     read_ledger,
-    write_ledger,
 )
 from store_format.commit import append as append_module
 from store_format.commit.append import commit_cluster, flush, plan, recover
@@ -368,56 +366,3 @@ def test_a_copy_says_that_its_original_has_the_part(cluster: Path) -> None:
     again = shutil.copytree(cluster / "y", cluster / "copy-of-y")
     with pytest.raises(StoreNotFoundError, match=r"copy of the store .*cluster/y"):
         recover(str(again), options=_OPTIONS)
-
-
-# ---- files of an older release -----------------------------------------------------------------------------
-
-
-def _as_before(root: Path) -> None:
-    """The journal as an older release wrote it: absolute paths."""
-    journal = read_journal(str(root))
-    assert journal is not None
-    value = asdict(journal)
-    del value["log_places"], value["before"]
-    value |= {
-        "version": 1,
-        "log_directories": [f"{root}/commitlog"],
-        "members": [f"{root.parent}/{member.name}" for member in journal.members],
-    }
-    Path(journal_path(str(root))).write_text(json.dumps(value))
-    (root / ".rmqlog" / "id").unlink()
-
-
-def test_the_journal_of_an_older_release_is_completed_at_its_place_only(cluster: Path) -> None:
-    break_off(cluster, told=("x",))
-    for name in _NAMES:
-        _as_before(cluster / name)
-    other = shutil.copytree(cluster, cluster.parent / "other")
-    for name in _NAMES:
-        with pytest.raises(
-            StoreNotFoundError,
-            match=r"cluster/.*/commitlog, where an older version of rmqlog began the commit",
-        ):
-            recover(str(other / name), options=_OPTIONS)
-    _empty_mount_point(cluster)
-    with pytest.raises(StoreNotFoundError, match=r"expected the store .*cluster/x, found no such store"):
-        recover(str(cluster / "y"), options=_OPTIONS)
-    _bring_back(cluster)
-    for name in reversed(_NAMES):
-        recover(str(cluster / name), options=_OPTIONS)
-    assert _numbers(*(cluster / name for name in _NAMES)) == list(range(3 * _SIZE))
-
-
-def test_ledgers_of_an_older_release_refuse_nothing(cluster: Path) -> None:
-    assert _write(cluster, 1, "x", "y", "z")
-    for name in ("y", "z"):
-        path = cluster / name / ".rmqlog" / "ledger.json"
-        value = json.loads(path.read_text())
-        for entry in (value["last"], *value["keys"].values()):
-            del entry["members"]
-        value["begun"] = {"j0": [str(cluster / "gone")]}
-        path.write_text(json.dumps(value))
-        assert read_ledger(str(cluster / name)).begun == {"j0": (ClusterMember(str(cluster / "gone")),)}
-        write_ledger(str(cluster / name), read_ledger(str(cluster / name)), _FILES)
-    _move_away(cluster)
-    assert _write(cluster, 2, "y", "z")

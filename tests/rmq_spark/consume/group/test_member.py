@@ -522,7 +522,10 @@ def _broken(change: Callable[[dict], object]) -> bytes:
     value = {
         "version": 1, "serial": 1, "reset": 0, "logSize": 0, "subscription": "", "strategy": "",
         "queues": [["T", "b", 0, None, None, 1, 5, 0]],
-        "members": {"0" * 16: {"clients": ["c"], "host": "h", "processId": 1, "leaseSeconds": 30}},
+        "mirrored": [None], "unattended": [], "stops": [], "at": [],
+        "members": {
+            "0" * 16: {"clients": ["c"], "host": "h", "processId": 1, "leaseSeconds": 30, "brokers": []}
+        },
     }  # fmt: skip
     change(value)
     return json.dumps(value).encode()

@@ -1,10 +1,9 @@
 """Which offset counts when group.json and the offset file differ: resets by others, deleted groups, dead
-members, older states.
+members.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.consumer import MessageQueue
-from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from store_format.errors import StoreInUseError
 from tests.rmq_spark.consume.group.test_member import LEASE, QUEUES, Group, _at, _settle, _zero
@@ -269,24 +267,3 @@ def test_a_store_that_cannot_be_written_hides_nothing_about_the_others(tmp_path:
     group.now += 2
     assert _settle(a, dict.fromkeys(queues, 95), queues).starts == {queues[1]: 30}
     a.leave({})
-
-
-# ---- older states ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-def test_a_state_of_an_older_version(group: Group, is_known: bool) -> None:
-    """It does not say what was mirrored: the file counts where it has an offset."""
-    _run(group, dict.fromkeys(QUEUES, 10))
-    path = Path(group.directory, "group.json")
-    value = json.loads(path.read_text())
-    assert value["mirrored"] == [10] * 4
-    del value["mirrored"], value["unattended"]
-    path.write_text(json.dumps(value))
-    if is_known:
-        group.offsets.write(_at(q0=4, q1=12), is_reset=True)
-    else:
-        _forget(group)
-    assert {entry.mirrored for entry in read_state(group.directory).queues.values()} == {None}
-    expected = _at(q0=4, q1=12, q2=10, q3=10) if is_known else dict.fromkeys(QUEUES, 10)
-    assert _settle(group.join("a")).starts == expected
