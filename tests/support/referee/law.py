@@ -190,8 +190,8 @@ def _first_law(case: Case, verdict: Verdict, asker: str, rows: Rows) -> Iterator
     bodies = {body for there in rows.at.values() for _, body in there}
     pending = case.pending if not case.pending & bodies else frozenset()
     if pending < case.pending and not case.pending <= bodies and rows.is_silent:
-        there = f"{len(case.pending & bodies)} of {len(case.pending)} messages"
-        yield Breach(1, f"{asker} silently gives a part of a commit", there)
+        part = f"{len(case.pending & bodies)} of {len(case.pending)} messages"
+        yield Breach(1, f"{asker} silently gives a part of a commit", part)
     for place, each in verdict.client.items():
         if each.body in pending:
             continue
