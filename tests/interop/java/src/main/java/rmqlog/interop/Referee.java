@@ -220,12 +220,11 @@ public final class Referee {
 
     /** Closes what load() opened. Nothing is waited for: no service was started but, in 4.9, those of the constructor. */
     private static void unmap(DefaultMessageStore store) throws Exception {
-        for (String service : List.of("allocateMappedFileService", "indexService")) {
-            Object each = Config.field(store, service).get(store);
-            if (each instanceof Thread || !has(each, "thread") || Config.field(each, "thread").get(each) != null) {
-                call(each, "shutdown");
-            }
+        Object allocates = Config.field(store, "allocateMappedFileService").get(store);
+        if (Config.field(allocates, "thread").get(allocates) != null) {
+            call(allocates, "shutdown");
         }
+        // not the index files: a thread of each full one may still flush it, and a write to what is unmapped ends the JVM
         unmapFiles(store.getCommitLog());
         for (Object queues : store.getConsumeQueueTable().values()) {
             for (Object queue : ((Map<?, ?>) queues).values()) {
