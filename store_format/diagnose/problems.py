@@ -128,7 +128,7 @@ class LogSummary:
     A batch is one of `units`; `batched` counts the other messages of the batches. The bodies of `unopened`
     messages are whole, and no read can open them. `repeated` messages are in no queue, because another
     message has their offset, `not_light` are not in a light queue for this reason; `unclaimed` queue offsets
-    between others no message has.
+    between the ends of queues no message has.
     """
 
     files: int = 0
@@ -348,8 +348,8 @@ def _notes(diagnosis: Diagnosis) -> str:
     if summary.repeated or summary.not_light:
         notes += f"; {repeated_text(summary.repeated, summary.not_light)}"
     if summary.unclaimed:
-        notes += f"; {summary.unclaimed:,} queue offset{'s' * (summary.unclaimed != 1)} between others ha"
-        notes += f"{'s' if summary.unclaimed == 1 else 've'} no message"
+        notes += f"; {summary.unclaimed:,} queue offset{'s' * (summary.unclaimed != 1)} between the ends of "
+        notes += f"queues ha{'s' if summary.unclaimed == 1 else 've'} no message"
     notes += f"; an earlier recovery gave up {given_up}" if given_up else ""
     unserved, topics = diagnosis.unserved
     if unserved:

@@ -134,7 +134,7 @@ class QueueCheck:
         self.unread = 0  # messages of deleted topics, and of queues about which a reader asks
         self.repeated = 0  # messages whose place another one has
         self.not_light = 0  # the same in a light queue
-        self.unclaimed = 0  # queue offsets between others that no message has, and no recovery gave up
+        self.unclaimed = 0  # queue offsets that no message has, and no recovery gave up
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
@@ -223,6 +223,7 @@ class QueueCheck:
             check = _EntryCheck(self._findings, stored, targets, compared, extension, [*contradicted])
             check.run(self._behind)
             stranded += check.lost
+            self.unclaimed += check.unclaimed
             seen = self.comparison.queues.get(key)
             ends[key] = max(check.stop, 0 if seen is None else seen.places.max_offset)
             self.ahead += check.behind
@@ -344,6 +345,7 @@ class _EntryCheck:
     first_physical: int = -1  # the physical offset in the first entry that points into the log
     inside: int = 0
     lost: int = 0
+    unclaimed: int = 0  # entries behind the queue's messages that lead to others
     behind: int = 0
     first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
     last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
@@ -520,6 +522,14 @@ class _EntryCheck:
             return False
         return not any(each.first <= offset < each.stop for each in self._differences("wrong"))
 
+    def _is_behind(self, offset: int) -> bool:
+        """Whether a queue offset is behind those of all messages, and not that of the second message with
+        offset 0, which a broker files.
+        """
+        if self.compared is None:
+            return True
+        return offset >= self.compared.places.stop and not self.compared.seen.claims.repeated
+
     # ---- wrong entries -------------------------------------------------------------------------------------
 
     def _report_wrong(self) -> None:
@@ -560,7 +570,9 @@ class _EntryCheck:
             for unit in bad:
                 at, error = int(refs.physical_offsets[unit.index]), unit.error
                 offset = int(offsets[mine.start + unit.index])
-                self.lost += self._is_unclaimed(offset) and place_of_message(self.targets.log, at) is None
+                is_whole = place_of_message(self.targets.log, at) is not None
+                self.lost += self._is_unclaimed(offset) and not is_whole
+                self.unclaimed += is_whole and self._is_behind(offset)
                 found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
                 report(mine.start + unit.index, 0, "", found)
             kept = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])

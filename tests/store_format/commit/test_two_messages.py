@@ -91,6 +91,18 @@ def test_two_messages_with_offset_0_in_a_light_queue(tmp_path: Path) -> None:
     assert bodies(root, LIGHT) == [(0, body(0)), (1, body(2)), (2, body(3))]
 
 
+def test_an_entry_behind_the_messages_of_its_queue(tmp_path: Path) -> None:
+    """A flipped bit puts the first of two messages with offset 0 into another queue: nobody claims 1."""
+    root = make_store(tmp_path / "store", [0, 0], [0, 1])
+    file = root / "commitlog" / f"{0:020}"
+    data = bytearray(file.read_bytes())
+    data[15] = 2  # the last byte of queueId
+    file.write_bytes(data)
+    verdict = diagnose(str(root)).verdict
+    assert "1 queue offset between the ends of queues has no message" in verdict
+    assert "none lost" not in verdict
+
+
 def test_a_message_that_claims_the_place_of_its_neighbour(tmp_path: Path) -> None:
     """The entries show which of the two is wrong."""
     root = make_store(tmp_path / "store", [0, 1, 1, 3], [0, 1, 2, 3])
