@@ -40,6 +40,7 @@ from store_format.survey.fates import (
     filed_queues,
     has_directory,
     has_light_queues,
+    has_queue_files,
     past_queues,
     question,
 )
@@ -383,11 +384,13 @@ class LogComparison:
     def _not_created(self, new: list[QueueKey]) -> Mapping[QueueKey, str]:
         """The queues without files whose messages belong, or may belong, to a deleted topic.
 
-        Raises `question` if a writer writes to one of which the store does not show it.
+        Raises `question` if a writer writes to one of which the store does not show it, or to any topic of a
+        store without queue files: a broker would build all queues, and after the write none of these.
         """
         if self.options.topics is not None:
             return {}
         filed = {each[:2] for each in filed_queues(self.source, lambda _: True)}
+        is_all = not has_queue_files(self.source)
         new = [key for key in new if key not in filed]
         light = dict[QueueKey, str]()
         if self.written is not None and not has_light_queues(self.source):
@@ -400,10 +403,10 @@ class LogComparison:
         left = {
             key: decision
             for key, decision in decide(self.source, self.log, new, seen).items()
-            if decision.fate is not Fate.LOST and not self._is_answered(key, decision)
+            if decision.fate is not Fate.LOST and not self._is_answered(key, decision, is_all=is_all)
         }
         self.unknown = {key: seen[key] for key, each in left.items() if each.fate is Fate.UNKNOWN}
-        asked = {key: queue for key, queue in self.unknown.items() if key[0] in (self.written or ())}
+        asked = {k: queue for k, queue in self.unknown.items() if is_all or k[0] in (self.written or ())}
         if asked and self.unfiled is None:
             raise question(self.source, asked)
         return (
@@ -415,11 +418,13 @@ class LogComparison:
             }
         )
 
-    def _is_answered(self, key: QueueKey, decision: FateDecision) -> bool:
+    def _is_answered(self, key: QueueKey, decision: FateDecision, *, is_all: bool) -> bool:
         """Whether a queue of unknown fate is built: a broker that starts builds it, or the user said so."""
+        is_written = is_all or key[0] in (self.written or ())
         return decision.fate is Fate.UNKNOWN and (
             (self.is_crashed and self.compared[key].by_broker > 0)
-            or (self.unfiled == "read" and key[0] in (self.written or ()))
+            or (self.written is None and is_all)
+            or (self.unfiled == "read" and is_written)
         )
 
 

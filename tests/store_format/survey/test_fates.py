@@ -15,6 +15,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.journal import read_journal
 from store_format.commit.options import CommitOptions
+from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.errors import OptionError
 from store_format.layouts import OFFSET_MAX
@@ -128,6 +129,7 @@ def test_the_only_topic_is_deleted_and_created_again(tmp_path: Path, leaves_dire
         lambda: MessageStore.open(str(root)).queues(),
         lambda: MessageStore.open(str(root)).queue("T", 1),
         lambda: append(root, numbered("T", 40, 1)),
+        lambda: append(root, numbered("Other", 0, 1)),  # after this write no broker builds the queues of T
     ):
         with pytest.raises(OptionError, match=r"40 messages of 2 queues.*unfiledQueues=skip"):
             ask()
@@ -141,6 +143,14 @@ def test_the_only_topic_is_deleted_and_created_again(tmp_path: Path, leaves_dire
         ("T", 0): 1,
         ("T", 1): 1,
     }
+
+
+def test_a_recovery_builds_what_a_broker_builds_of_a_store_without_queue_files(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 8) + numbered("Other", 0, 4))
+    _emptied(root)
+    recover(str(root)).apply()
+    assert _counts(root) == {"T": 8, "Other": 4}
 
 
 def _readable(root: Path) -> int:
