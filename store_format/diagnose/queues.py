@@ -185,7 +185,10 @@ class QueueCheck:
     @property
     def left_out(self) -> int:
         """The messages that no read returns, although they are whole."""
-        return len(self.comparison.contradicted) + self.repeated + self.unread
+        queues = self.comparison.queues
+        earlier = sum(queue.earlier for key, queue in queues.items() if not is_light_queue(key[0]))
+        left = len(self.comparison.contradicted) + self.repeated + self.unread
+        return left + earlier
 
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""

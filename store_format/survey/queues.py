@@ -309,7 +309,8 @@ class Difference:
 class ComparedQueue:
     """A queue as the log shows it, and where its files differ; `differences` ascend and do not overlap.
 
-    `equal` entries are right. `by_broker` messages in all would be dispatched by a broker that starts.
+    `equal` entries are right. `by_broker` messages in all would be dispatched by a broker that starts. Of the
+    messages `taken` in, those of an `earlier` life of the queue count no more.
     `error` is raised by the files. The `log` ends at `log_stop`.
     """
 
@@ -320,6 +321,8 @@ class ComparedQueue:
     log_stop: int = OFFSET_MAX
     equal: int = 0
     by_broker: int = 0
+    taken: int = 0
+    earlier: int = 0
     differences: list[Difference] = field(default_factory=list)
     error: StoreError | None = None
 
@@ -539,6 +542,7 @@ class QueueComparison:
     def _add_run(self, queue: ComparedQueue, rows: _Units) -> None:
         """Takes messages of one queue whose queue offsets ascend."""
         begins: bool | None = None
+        sizes, places = rows["batch_size"], rows["physical"]
         if queue.begins_before(int(rows["physical"][0]), int(rows["offset"][0])):
             self._begin_again(queue)
             queue.seen = LogQueue(*queue.key, claims=self._filing.claims(queue.key))
@@ -550,6 +554,7 @@ class QueueComparison:
         for is_new, part in queue.seen.add(rows, begins=begins is True) if len(rows) else ():
             if is_new:
                 self._begin_again(queue)
+                queue.earlier = queue.taken + int(sizes[places < part["physical"][0]].sum())
             for placed in queue.places.add(part):
                 if queue.error is None:
                     try:
@@ -557,6 +562,7 @@ class QueueComparison:
                     except StoreError as error:
                         queue.error = error
                 self._on_placed(queue, placed)
+        queue.taken += int(sizes.sum())
 
     def _begin_again(self, queue: ComparedQueue) -> None:
         queue.places.begin_again()

@@ -226,3 +226,9 @@ def test_memory_is_bounded_where_every_second_unit_differs(
     assert len(queue.differences) <= 5
     assert sum(each.entries for each in queue.differences) == 12
     assert (queue.differences[0].first, queue.differences[-1].stop) == (0, 23)
+
+
+def test_messages_of_an_earlier_life_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, units(0, 1, 2, first=5000))
+    queue = compared(tmp_path, rows(*range(6)), rows(0, 1, 2, first=5000))
+    assert (queue.taken, queue.earlier) == (9, 6)
