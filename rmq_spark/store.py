@@ -64,9 +64,11 @@ class Messages:
         for store in self._stores:
             queues = store.queues(self._choice.chooses_topic)
             ranges = [(queue, *offsets_in_time(queue, self._choice)) for queue in queues]
-            for batch in read_chosen(ranges, self._columns, Tolerance(), self._choice):
-                if batch.num_rows:
-                    yield batch.select(list(self._columns))
+            yield from (
+                batch.select(list(self._columns))
+                for batch in read_chosen(ranges, self._columns, Tolerance(), self._choice)
+                if batch.num_rows
+            )
 
     def to_table(self) -> pa.Table:
         """Returns all messages as one Arrow table in memory."""
@@ -230,7 +232,6 @@ class LogStore(_WithMessages, MessageStore):
             store.find(topic="Orders", where="region = 'east'", columns=["keys", "body"]).table
         """
         since_ms, until_ms = _times_ms(since, until)
-        condition = _condition(where) if isinstance(where, str) else where
         return MessageStore.find(
             self,
             key=key,
@@ -239,7 +240,7 @@ class LogStore(_WithMessages, MessageStore):
             tags=tags,
             since=since_ms,
             until=until_ms,
-            where=condition,
+            where=_condition(where) if isinstance(where, str) else where,
             columns=columns,
             **how,
         )

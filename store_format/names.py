@@ -375,6 +375,4 @@ def did_you_mean(
         return f"did you mean {shown(meant)}?"
     if not kind:
         return ""
-    if not known:
-        return f"there are no {kind}"
-    return f"the {kind} are {first_names(known, listed_max)}"
+    return f"there are no {kind}" if not known else f"the {kind} are {first_names(known, listed_max)}"

@@ -162,8 +162,7 @@ def send_back(
     )
     if now_ms is not None:
         options = replace(options, clock=lambda: now_ms)
-    result = commit(root, files, key=key, options=options)
-    if not result.committed:
+    if not commit(root, files, key=key, options=options).committed:
         return SendBackResult(False)
     return SendBackResult(True, staged.retried, staged.dead_letters)
 
@@ -265,9 +264,7 @@ class ResendPlan:
         if column.name == "resent":
             return row["physicalOffset"] in self.done
         value = row[column.name]
-        if column.type == TIME and value is not None:
-            return round(value.timestamp() * 1_000_000)
-        return value
+        return round(value.timestamp() * 1_000_000) if column.type == TIME and value is not None else value
 
     @property
     def due(self) -> int:
@@ -395,8 +392,10 @@ def _not_sent(store: Store, group: str, rows: Sequence[_Row], to: str | None) ->
     }
     places = [(str(row["topic"]), int(row["queueId"]), int(row["queueOffset"])) for row in rows]
     for messages, _ in find_places(store, places).read() if places else ():
-        for place, unread in messages.unopened().items():
-            why[int(messages.physical_offsets[place])] = f"no consumer could read its body: {unread}"
+        why |= {
+            int(messages.physical_offsets[place]): f"no consumer could read its body: {unread}"
+            for place, unread in messages.unopened().items()
+        }
     return why
 
 

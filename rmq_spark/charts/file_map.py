@@ -349,8 +349,10 @@ def _queue_fills(store: Store) -> Iterator[_Fill]:
             name = f"{fill.topic}-{fill.queue_id}"
             entries, used, total = sums.get(name, (0, 0, 0))
             sums[name] = (entries + fill.entries, used + fill.used, total + size)
-    for (topic, queue_id), length in lengths.items():
-        yield _Fill(f"{topic}-{queue_id}", 0, 1.0, f"{size_text(length)}, damaged" if length else "no files")
+    yield from (
+        _Fill(f"{topic}-{queue_id}", 0, 1.0, f"{size_text(length)}, damaged" if length else "no files")
+        for (topic, queue_id), length in lengths.items()
+    )
     for name, (entries, used, total) in sums.items():
         yield _Fill(name, entries, used / total if total else 0.0)
 
@@ -369,6 +371,8 @@ def _fill_pieces(kind: str, fill: _Fill) -> Iterator[_Piece]:
         return
     used = max(fill.share, 1 / CELLS if fill.entries else 0.0)
     numbers = f"{fill.entries:,} entries, {fill.share:.1%} full"
-    for part, low, high in ((Part.MESSAGES, 0.0, used), (Part.UNWRITTEN, used, 1.0)):
-        if low < high:
-            yield _piece(kind, fill.name, part, low, high, numbers)
+    yield from (
+        _piece(kind, fill.name, part, low, high, numbers)
+        for part, low, high in ((Part.MESSAGES, 0.0, used), (Part.UNWRITTEN, used, 1.0))
+        if low < high
+    )

@@ -94,9 +94,7 @@ def cell(value: object, characters_max: int = BODY_CHARACTERS) -> str:
         return f"{value:.3g}"
     if isinstance(value, Mapping):
         return _cut_text(" ".join(f"{name}={text}" for name, text in value.items()))
-    if isinstance(value, list | tuple):
-        return _cut_text(" ".join(map(str, value)))
-    return _cut_text(str(value))
+    return _cut_text(" ".join(map(str, value))) if isinstance(value, list | tuple) else _cut_text(str(value))
 
 
 def _cut_text(text: str) -> str:

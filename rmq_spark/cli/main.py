@@ -304,9 +304,7 @@ def _hint_of_extra(extra: str, command: click.Command) -> str:
     words = [name for name, each in given.items() if isinstance(each, click.Argument) and name != "store"]
     if words and words[0] in _WORDS:
         return f"rmqlog {command.name} takes one {words[0].upper()}, call it for each"
-    if words and words[0] != "group":
-        return ""
-    if " " in extra:
+    if (words and words[0] != "group") or " " in extra:
         return ""
     address = parse_address(extra)
     if address is not None and "offset" in given:

@@ -165,9 +165,7 @@ def read_messages(
     ranges = [
         (queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)
     ]
-    for batch in read_range(ranges, filters, names, tolerance):
-        if batch.num_rows:
-            yield batch
+    yield from (batch for batch in read_range(ranges, filters, names, tolerance) if batch.num_rows)
 
 
 # ---- the first and the last --------------------------------------------------------------------------------

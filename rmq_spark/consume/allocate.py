@@ -216,8 +216,7 @@ def _ring(client_ids: tuple[str, ...], count: int) -> tuple[list[int], list[str]
     ring: dict[int, str] = {}
     for client_id in client_ids:
         first = sum(owner == client_id for owner in ring.values()) if client_ids.count(client_id) > 1 else 0
-        for replica in range(first, first + count):
-            ring[_md5(f"{client_id}-{replica}")] = client_id
+        ring |= {_md5(f"{client_id}-{replica}"): client_id for replica in range(first, first + count)}
     places = sorted(ring)
     return places, [ring[place] for place in places]
 

@@ -192,8 +192,7 @@ def reset_to(
 
     Raises OptionError for a queue that no store has, and for an offset outside of its queue.
     """
-    queues = _queues_of(stores, {queue.topic for queue in targets})
-    limits = _limits_of_all(queues)
+    limits = _limits_of_all(_queues_of(stores, {queue.topic for queue in targets}))
     for queue, target in targets.items():
         if queue not in limits:
             have = first_names(map(str, sort_queues(limits))) or "none"
@@ -250,10 +249,11 @@ def _queues_of(stores: Sequence[MessageStore], topics: set[str]) -> dict[Message
     for store in stores:
         configured: Mapping[str, TopicConfig] = read_topics(store.path) or {}
         for topic in topics & set(configured):
-            for queue_id in configured[topic].read_queue_ids:
-                found[MessageQueue(topic, store.broker_name, queue_id)] = None
-        for queue in store.queues(topics.__contains__):
-            found[MessageQueue.of(queue)] = queue
+            found |= {
+                MessageQueue(topic, store.broker_name, queue_id): None
+                for queue_id in configured[topic].read_queue_ids
+            }
+        found |= {MessageQueue.of(queue): queue for queue in store.queues(topics.__contains__)}
     return found
 
 

@@ -121,8 +121,9 @@ def messages_until(end_ms: int, orders: int, end_hour: float | None = None) -> I
     """
     for order in _orders(end_ms, orders, end_ms / _HOUR % 24 if end_hour is None else end_hour):
         yield from (each for each in _messages_of(order) if each.time_ms < end_ms)
-    for number, minutes in enumerate((47, 12, 3)):
-        yield _half_message(number, end_ms - minutes * _MINUTE)
+    yield from (
+        _half_message(number, end_ms - minutes * _MINUTE) for number, minutes in enumerate((47, 12, 3))
+    )
 
 
 def _messages_of(order: _Order) -> Iterator[_Message]:
@@ -246,9 +247,8 @@ class Broker:
         if self.storm_ms <= now_ms < self.storm_ms + _RETRIES_LENGTH_MS:
             failed += self._delivered_retries(now_ms)
         if failed:
-            store = MessageStore.open(self.path)
             retry.send_back(
-                store, _MAIL_GROUP, failed,
+                MessageStore.open(self.path), _MAIL_GROUP, failed,
                 max_reconsume_times=_MAIL_RETRIES_MAX, now_ms=now_ms, disk_limit=_DISK_LIMIT,
             )  # fmt: skip
 

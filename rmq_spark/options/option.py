@@ -141,9 +141,7 @@ def value_text(value: Any) -> str:
         from store_format.message.hosts import format_host  # the command line's help imports this module
 
         return format_host(*value)
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 # ---- the text of an option ---------------------------------------------------------------------------------

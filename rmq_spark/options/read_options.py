@@ -512,8 +512,7 @@ def parse_read_options(
         read["expressionType"], read["subExpression"] if "subExpression" in given else None
     )
     _refuse_without_group(given)
-    group_names = frozenset(option.name for option in GROUP_OPTIONS)
-    pop = PopOptions.from_read(read, given, group_names, where)
+    pop = PopOptions.from_read(read, given, frozenset(option.name for option in GROUP_OPTIONS), where)
     if pop is not None and read["maxOffsetsPerTrigger"] is None and read["maxBytesPerTrigger"] is None:
         read["maxOffsetsPerTrigger"] = max(MAX_OFFSETS_PER_TRIGGER, read["minOffsetsPerTrigger"] or 0)
     group = None if pop is not None else GroupOptions.from_read(read, given, now)

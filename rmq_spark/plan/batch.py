@@ -139,8 +139,7 @@ def _offsets_of_key(
     topics = {queue.topic for queue in queues}
     if any(is_light_queue(topic) for topic in topics):
         return None
-    names = tuple(topics) if len(topics) == 1 else ()
-    choice = MessageChoice(names, key=key, message_id=message_id)
+    choice = MessageChoice(tuple(topics) if len(topics) == 1 else (), key=key, message_id=message_id)
     how = How(
         ("topic", "queueId", "queueOffset"),
         verify_crc=options.verify_crc,

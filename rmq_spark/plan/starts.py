@@ -145,11 +145,10 @@ def warn_of_no_match(stores: Sequence[Store], options: ReadOptions, queues: Coll
     """Warns if `subscribePattern` matches no topic of the `queues`: the stream may wait for ever."""
     pattern = options.choice.pattern
     if pattern is not None and not any(options.choice.chooses_topic(queue.topic) for queue in queues):
-        known = sorted({queue.topic for queue in _existing_queues(stores)})
         _log.warning(
             "subscribePattern %s matches no topic; %s. The stream waits for a topic that matches",
             pattern,
-            _listed(known),
+            _listed(sorted({queue.topic for queue in _existing_queues(stores)})),
         )
 
 

@@ -180,9 +180,8 @@ def give_up(
     _refuse_long_topic(dlq, is_dead)
     times = np.broadcast_to(np.asarray(reconsume_times, np.int64), count) + 1
     (unique,) = stored.properties(UNIQ_KEY)
-    origins = _origins(stored, by_unique_key=True, retry=topic)
     put: dict[str, Any] = {  # Any: one text for all messages, or an array
-        **origins,
+        **_origins(stored, by_unique_key=True, retry=topic),
         RECONSUME_TIME: _number_texts(times),
         MAX_RECONSUME_TIMES: str(max_reconsume_times),
         DELAY: _ORDERLY_DEAD_LEVEL,

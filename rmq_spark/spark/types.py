@@ -68,9 +68,7 @@ def _spark_type(arrow_type: pa.DataType) -> DataType:
         return MapType(_spark_type(arrow_type.key_type), _spark_type(arrow_type.item_type))
     if pa.types.is_list(arrow_type):
         return ArrayType(_spark_type(arrow_type.value_type))
-    if pa.types.is_timestamp(arrow_type):
-        return TimestampType()
-    return _PLAIN[arrow_type]
+    return TimestampType() if pa.types.is_timestamp(arrow_type) else _PLAIN[arrow_type]
 
 
 # ---- a caller's schema -------------------------------------------------------------------------------------

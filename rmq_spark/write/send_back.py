@@ -254,9 +254,7 @@ class _SendBackRows:
         if place is None:
             return None
         column = self._batch.column(place)
-        if type_name(column.type) == "void":
-            return pa.nulls(len(column), kind)
-        return column.cast(kind)
+        return pa.nulls(len(column), kind) if type_name(column.type) == "void" else column.cast(kind)
 
     def _given(self, name: str, column: pa.Array | None) -> pa.Array:
         if column is None:

@@ -122,16 +122,14 @@ class _Staging:
         columns = messages.columns(options.store_host or (own_address(), _STORE_PORT))
         units = encode(columns, crc_property=store.crc_property, message_size_max=options.max_message_size)
         hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
-        timed = messages.timed if messages.timed.any() else None
-        writer = self._writer(place)
-        writer.append(
+        self._writer(place).append(
             units,
             queues,
             queue_index,
             messages.tags_code,
             hashes,
             owners,
-            timed,
+            messages.timed if messages.timed.any() else None,
             messages.parked_queues(),
             messages.body_crc,
         )

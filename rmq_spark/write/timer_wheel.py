@@ -194,8 +194,7 @@ def enqueue_again(turn: WheelTurn, queue: Queue, limits: tuple[int, int] = ENQUE
     Messages whose slots were read are passed over. A message that was stored again for a longer wait may be
     delivered twice, as by a broker.
     """
-    state = turn.state
-    read_before, last = turn.queue_offset, state.last_unit
+    read_before, last = turn.queue_offset, turn.state.last_unit
     turn.queue_offset = queue.min_offset
     if last is not None:
         place = np.array([last["physical_offset"]], np.int64), np.array([last["message_size"]], np.int64)

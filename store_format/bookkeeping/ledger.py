@@ -569,8 +569,7 @@ def note_left_out(root: str, note: LeftOut, files: FileWrites, *, is_kept: bool)
 
 
 def _write_note(path: str, note: LeftOut, files: FileWrites) -> None:
-    value = {"version": 1, "key": note.key, "members": note.members}
-    files.replace(path, json.dumps(value).encode())
+    files.replace(path, json.dumps({"version": 1, "key": note.key, "members": note.members}).encode())
 
 
 def members_in_notes(root: str) -> set[ClusterMember]:

@@ -183,8 +183,7 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
     refuse_store(root)
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
-        files = FileWrites(sync=options.sync)
-        held = open_store(root, options, files)
+        held = open_store(root, options, FileWrites(sync=options.sync))
         complete_topics(held)
         if options.cut_after_damage or not has_queue_files(root) or ends_with_commit(held):
             complete_known_queues(held)

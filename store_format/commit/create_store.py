@@ -144,8 +144,7 @@ def remove_place(root: str, *, was_missing: bool) -> None:
     Removes the directory too if it `was_missing`.
     """
     files = FileWrites(sync=False)
-    names = entry_names(root, missing_ok=True)
-    if names - {OWN_DIRECTORY, "lock"}:
+    if entry_names(root, missing_ok=True) - {OWN_DIRECTORY, "lock"}:
         return
     files.remove_directory(f"{root}/{OWN_DIRECTORY}/{STAGING}")
     files.remove_directory(f"{root}/{OWN_DIRECTORY}")

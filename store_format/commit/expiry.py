@@ -164,8 +164,7 @@ def _warn(error: StoreError) -> None:
 def _queue_files(directory: str, kind: QueueKind, log_min: int) -> Iterator[ExpiredFile]:
     """The first files of a queue whose last unit points before `log_min`."""
     layout = _UNITS[kind]
-    files = list_store_files(directory)
-    for file, following in pairwise(files):
+    for file, following in pairwise(list_store_files(directory)):
         if not file.size or file.size % layout.itemsize or following.size != file.size:
             raise CorruptStoreError(
                 following.path,

@@ -247,8 +247,7 @@ class QueuesAside:
             elif change.action == "replace":
                 self._replace(root, change.queue, files)
             if change.cut is not None:
-                directory = queue_directory(root, *change.queue)
-                truncate(directory, change.cut * CQ_UNIT.itemsize, files)
+                truncate(queue_directory(root, *change.queue), change.cut * CQ_UNIT.itemsize, files)
         if new:
             self._create(root, new, files)
 

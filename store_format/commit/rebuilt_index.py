@@ -264,8 +264,7 @@ def move_index(check: IndexCheck, aside: str, files: FileWrites) -> None:
 
     If the process dies in between, the index lacks whole files, which the next check finds.
     """
-    root = check.directory.rpartition("/")[0]
-    files.make_directories(root, "index")
+    files.make_directories(check.directory.rpartition("/")[0], "index")
     for dropped in check.files[check.kept() :]:
         files.remove(dropped.path)
     new = list_index_files(aside) if check.bad_from is not None else []

@@ -376,10 +376,13 @@ def _plan_rows(survey: RecoverySurvey) -> Iterator[_Row]:
         yield (
             part, *change.queue, change.action, change.first, change.entries, change.by_broker, change.reason
         )  # fmt: skip
-    for key, end in survey.past.items():
-        yield "consumequeue", *key, "create", end.offset, 0, 0, f"no file, and {end.evidence}"
-    for left in survey.left:
-        yield "consumequeue", *left.queue, "left", None, left.entries, None, left.reason
+    yield from (
+        ("consumequeue", *key, "create", end.offset, 0, 0, f"no file, and {end.evidence}")
+        for key, end in survey.past.items()
+    )
+    yield from (
+        ("consumequeue", *left.queue, "left", None, left.entries, None, left.reason) for left in survey.left
+    )
     if survey.misplaced:
         reason = "messages whose queue id or queue offset no queue can have"
         yield "consumequeue", None, None, "left", None, survey.misplaced, None, reason

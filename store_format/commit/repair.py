@@ -593,9 +593,11 @@ def _without_whole(gone: Gone, queue: ComparedQueue | None) -> Iterator[tuple[in
         yield first, stop
         return
     places = queue.places
-    for low, high in [(0, places.first), *queue.seen.claims.gaps, (places.stop, OFFSET_MAX)]:
-        if max(low, first) < min(high, stop):
-            yield max(low, first), min(high, stop)
+    yield from (
+        (max(low, first), min(high, stop))
+        for low, high in [(0, places.first), *queue.seen.claims.gaps, (places.stop, OFFSET_MAX)]
+        if max(low, first) < min(high, stop)
+    )
 
 
 def _is_whole(log: CommitLog, physical: int) -> bool:

@@ -57,8 +57,7 @@ def find_holes(log: CommitLog, end: int, readable: ReadableEnd, contradictions: 
     messages that an earlier recovery has cut are holes, too.
     """
     places: list[tuple[int, int]] = []
-    walk = log.walk(log.min_offset, min(end, readable.offset), verify_crc=True, resync=True)
-    for step in walk:
+    for step in log.walk(log.min_offset, min(end, readable.offset), verify_crc=True, resync=True):
         if isinstance(step, Damage):
             places.append((step.file.start + step.start, step.file.start + step.stop))
             continue

@@ -50,11 +50,10 @@ def stage_messages(
     with saying_nothing_written():
         writer = StagingWriter(root, os.urandom(8).hex(), sync=options.sync)
         try:
-            crc_property = ends_with_crc_property(log, read_ledger(root))
             stage_columns(
                 writer,
                 messages,
-                crc_property=crc_property,
+                crc_property=ends_with_crc_property(log, read_ledger(root)),
                 tag_keys=options.tag_keys,
                 message_size_max=message_size_max,
                 delay_levels_ms=broker_conf_of(root, options.conf).message_delay_levels_ms,

@@ -101,8 +101,10 @@ def list_queues(
             except StorePermissionError as error:
                 refused(error)
                 continue
-            for queue_id, path in sorted((int(name), path) for name, path in found):
-                yield topic, queue_id, path, kind
+            yield from (
+                (topic, queue_id, path, kind)
+                for queue_id, path in sorted((int(name), path) for name, path in found)
+            )
 
 
 def has_rocksdb_queues(root: str) -> bool:

@@ -270,10 +270,7 @@ def _batch_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int)
     if not _compared(files, first, start, stop, valid_batch_units, commit_log_min)[0]:
         start = _best_split(files, first, stop, valid_batch_units, commit_log_min)
     _check_edges(files, run, first, start, stop)
-    if start > first:
-        min_offset = _end_offset(files.unit(start - 1))
-    else:
-        min_offset = files.unit(first)[_BASE_OFFSET]
+    min_offset = _end_offset(files.unit(start - 1)) if start > first else files.unit(first)[_BASE_OFFSET]
     last = files.unit(stop - 1)
     max_offset = _end_offset(last)
     if start == stop:

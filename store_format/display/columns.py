@@ -57,8 +57,7 @@ def batches_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> 
     """The rows in batches of some thousand rows; at least one batch."""
     left = iter(rows)
     yield batch_of(columns, islice(left, _ROWS_A_BATCH))
-    for row in left:
-        yield batch_of(columns, chain([row], islice(left, _ROWS_A_BATCH - 1)))
+    yield from (batch_of(columns, chain([row], islice(left, _ROWS_A_BATCH - 1))) for row in left)
 
 
 def time_us(ms: int | None) -> int | None:

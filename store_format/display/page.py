@@ -321,8 +321,7 @@ def _row_values(batches: Iterable[pa.RecordBatch]) -> Iterator[list[object]]:
         names = [str(i) for i in range(batch.num_columns)]  # names may occur twice
         batch = pa.RecordBatch.from_arrays(batch.columns, names)
         for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-            for row in plain_rows(batch.slice(start, _ROWS_AT_ONCE)):
-                yield list(row.values())
+            yield from (list(row.values()) for row in plain_rows(batch.slice(start, _ROWS_AT_ONCE)))
 
 
 def _how_many(shown: int, more: bool, full: bool, total: int | None) -> str:

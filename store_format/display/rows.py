@@ -48,5 +48,4 @@ def plain_rows(batch: pa.RecordBatch) -> Iterator[Row]:
         else:
             columns.append(array.to_pylist())
     names = batch.schema.names
-    for values in zip(*columns, strict=True):
-        yield dict(zip(names, values, strict=True))
+    yield from (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))

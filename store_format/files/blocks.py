@@ -58,9 +58,7 @@ def read(item: StoredObject, start: int, stop: int) -> memoryview:
     if start >= stop:
         return memoryview(b"")
     size = _size_of_blocks(item, stop)
-    if size > BLOCK_SIZE:
-        return _of_whole(item, start, stop)
-    return _of_blocks(item, start, stop, size)
+    return _of_whole(item, start, stop) if size > BLOCK_SIZE else _of_blocks(item, start, stop, size)
 
 
 def _of_blocks(item: StoredObject, start: int, stop: int, size: int) -> memoryview:

@@ -119,8 +119,7 @@ class SharedLog(Descriptor):
     def append(self, data: bytes, end: int) -> None:
         """Writes the bytes behind the first `end`, all or none. Raises StoreWriteError on a full disk."""
         with naming(self.path, "write"):
-            done = os.pwrite(self._opened(), data, end)
-            if done < len(data):
+            if os.pwrite(self._opened(), data, end) < len(data):
                 os.ftruncate(self._descriptor, end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

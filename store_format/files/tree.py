@@ -130,8 +130,7 @@ class NumberedFiles:
 
     def between(self, low: int, high: int) -> list[StoredObject]:
         """Those with any of the bytes [low, high) of a file queue."""
-        first = max(bisect_right(self.starts, low) - 1, 0)
-        return self.objects[first : bisect_left(self.starts, high)]
+        return self.objects[max(bisect_right(self.starts, low) - 1, 0) : bisect_left(self.starts, high)]
 
 
 def numbered_files(directory: str) -> NumberedFiles:

@@ -189,9 +189,8 @@ def _add_newest(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable
         first, stops, found.physical[rows], found.size[rows], found.count[rows], codes[index], whole[index],
         np.array(marks, np.int64)[index],
     )  # fmt: skip
-    keys = [found.keys[n] for n in number.tolist()]
     for key, start, stop, physical, size, count, code, is_whole, mark in zip(
-        keys, *(each.tolist() for each in columns), strict=True
+        [found.keys[n] for n in number.tolist()], *(each.tolist() for each in columns), strict=True
     ):
         before = queues.get(key)
         if before is not None and before.stop == start:
@@ -466,8 +465,7 @@ def replaced_since(queue: Queue, offset: int, place: int) -> Replaced | None:
         if begin > physical_offset and first < offset:
             return Replaced(offset, first)
         return Replaced(offset, None) if _is_other(queue.store.log, place) else None
-    bounds = queue.range.bounds
-    if bounds is None or offset <= queue.min_offset:
+    if queue.range.bounds is None or offset <= queue.min_offset:
         return None
     is_there = offset <= queue.max_offset
     if is_there:

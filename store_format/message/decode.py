@@ -411,9 +411,7 @@ def _replace(bodies: pa.BinaryArray, replacements: dict[int, bytes]) -> pa.Binar
     take = np.arange(len(bodies))
     take[index] = len(bodies) + np.arange(len(index))
     opened = pa.array([replacements[i] for i in index], pa.binary())
-    if len(index) == len(bodies):
-        return opened
-    return pa.concat_arrays([bodies, opened]).take(pa.array(take))
+    return opened if len(index) == len(bodies) else pa.concat_arrays([bodies, opened]).take(pa.array(take))
 
 
 # ---- inner batches -----------------------------------------------------------------------------------------

@@ -395,8 +395,7 @@ class _UnitParts:
             body = self._body[slice(*body_range)].tobytes()
             raw = self._properties[slice(*range_)].tobytes() + bytes(self._crc_size)
             queue_id, flag, queue_offset, physical_offset, sys_flag, born, port, *rest = row
-            variant = int(head_variant(sys_flag))
-            yield _HEADS[variant].pack(
+            yield _HEADS[int(head_variant(sys_flag))].pack(
                 size, piece.magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, physical_offset,
                 sys_flag, born, ips[0], port, rest[0], ips[1], *rest[1:], len(body),
             )  # fmt: skip

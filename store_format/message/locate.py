@@ -75,16 +75,14 @@ class Identity:
 
     def select(self, index: NDArray[np.generic] | slice) -> Identity:
         topic_index = None if self.topic_index is None else self.topic_index[index]
-        wanted = None if self.wanted is None else (self.wanted[0][index], self.wanted[1][index])
-        counts = None if self.counts is None else self.counts[index]
         return Identity(
             self.topics,
             topic_index,
             self.queue_ids[index],
             self.queue_offsets[index],
             self.light,
-            wanted,
-            counts,
+            None if self.wanted is None else (self.wanted[0][index], self.wanted[1][index]),
+            None if self.counts is None else self.counts[index],
         )
 
 
@@ -117,16 +115,14 @@ class UnitRefs:
         return int(self.physical_offsets[i]) - self.file.start
 
     def select(self, index: NDArray[np.generic] | slice) -> UnitRefs:
-        identity = None if self.identity is None else self.identity.select(index)
-        tags_codes = None if self.tags_codes is None else self.tags_codes[index]
         return UnitRefs(
             self.file,
             self.buffer,
             self.positions[index],
             self.physical_offsets[index],
             self.sizes[index],
-            tags_codes,
-            identity,
+            None if self.tags_codes is None else self.tags_codes[index],
+            None if self.identity is None else self.identity.select(index),
         )
 
 

@@ -437,9 +437,7 @@ def _check_message(
     if wrong is None and verify_crc:
         # Last, although the broker checks the CRC first: a false length must not cost a pass over the file.
         wrong = wrong_crc(buffer, position, head, parts)
-    if wrong is not None:
-        return _torn(wrong.at, wrong.expected, wrong.found)
-    return UnitCheck(UnitKind.OK, size)
+    return _torn(wrong.at, wrong.expected, wrong.found) if wrong is not None else UnitCheck(UnitKind.OK, size)
 
 
 def _check_property_crc(buffer: Sliceable, position: int, size: int) -> UnitCheck:

@@ -103,9 +103,7 @@ class _Values:
 
     def each(self, count: int) -> Iterator[bytes]:
         raw, ends = self.data.tobytes(), self.ends.tolist()
-        if self.is_constant:
-            return repeat(raw, count)
-        return (raw[start:stop] for start, stop in pairwise(ends))
+        return repeat(raw, count) if self.is_constant else (raw[start:stop] for start, stop in pairwise(ends))
 
 
 def _strings(

@@ -84,8 +84,7 @@ class TimerLog:
         TimerMessageStore.recoverAndRevise cuts the log at the same place.
         """
         for file in self.files[max(bisect.bisect_right(self._starts, start) - 1, 0) :]:
-            first = -(-max(start - file.start, 0) // _UNIT)
-            whole = yield from _scan_file(file, first)
+            whole = yield from _scan_file(file, -(-max(start - file.start, 0) // _UNIT))
             if not whole:
                 return
 

@@ -245,9 +245,7 @@ def _plain_value(value: Any, *, is_map: bool) -> Any:
         return value.isoformat()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if is_map and isinstance(value, list):
-        return dict(value)
-    return value
+    return dict(value) if is_map and isinstance(value, list) else value
 
 
 # ---- the life of a message ---------------------------------------------------------------------------------

@@ -543,8 +543,7 @@ def _in_wheel(
     slots = state.slots_between(read_ms, _TIME_MAX)
     times = np.array([slot.time for slot in slots], np.int64)
     hashes = np.array([java_hash(name) for name in sorted(topics)], np.int64)
-    stretches = _stretches([(slot.first, slot.last) for slot in slots if slot.last >= 0])
-    for start, stop in stretches:
+    for start, stop in _stretches([(slot.first, slot.last) for slot in slots if slot.last >= 0]):
         for first, units in state.log.scan(start):
             positions = first + units.itemsize * np.arange(len(units), dtype=np.int64)
             in_slot = (units["write_timestamp"] + units["delayed_time"]) // conf.timer_precision_ms

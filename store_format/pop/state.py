@@ -452,6 +452,4 @@ class _VisibleTimes:
 
     def _all(self) -> Iterator[CheckPoint]:
         for queue in self._queues.values():
-            for each in queue.check_points.values():
-                if (each.again > 0) is self._is_again:
-                    yield each
+            yield from (each for each in queue.check_points.values() if (each.again > 0) is self._is_again)

@@ -159,9 +159,7 @@ def written_refs(log: CommitLog, run: UnitRun) -> UnitRefs:
     units, _ = locate(refs.select(slice(len(refs) - 1, None)), verify_crc=True)
     # Without properties their length, two zeros, is behind the topic.
     last = _TAIL_SIZE - 1 if len(units) and units.parts.properties_length[0] else 0
-    if len(units) and any(tail[last : last + 1]):
-        return refs
-    return refs.select(slice(0, len(refs) - 1))
+    return refs if len(units) and any(tail[last : last + 1]) else refs.select(slice(0, len(refs) - 1))
 
 
 def _collect(
@@ -208,10 +206,9 @@ def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]
             )
         )
         if select(topic):
-            position = units.refs.place(i)
             error = CorruptStoreError(
                 units.refs.path,
-                position + head_offset("queue_offset"),
+                units.refs.place(i) + head_offset("queue_offset"),
                 f"a queueOffset from 0 to {QUEUE_OFFSET_MAX}",
                 str(int(offsets[i])),
             )

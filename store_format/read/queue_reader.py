@@ -376,8 +376,7 @@ class QueueReader:
         queue_of_piece = np.array([piece.queue_id for piece in pieces], np.int32)
         light = tuple(is_light_queue(name) for name in names)
         parts = [entries.select(slice(*cut)) for cut in self._batches(entries)]
-        windows = self._windows(file, parts)
-        for part, window in zip(parts, windows, strict=False):
+        for part, window in zip(parts, self._windows(file, parts), strict=False):
             topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
             identity = Identity(
                 names,

@@ -384,8 +384,7 @@ def _recovered(
 
     With `log_end`, nothing at or after that offset counts.
     """
-    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-    end, readable = ends_after_crash(root, log, checkpoint)
+    end, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
     if log_end is not None and log_end < readable.offset:
         readable = replace(readable, offset=log_end)
     _log.info(

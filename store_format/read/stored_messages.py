@@ -64,8 +64,7 @@ def read_stored(
             good = np.setdiff1d(np.arange(len(refs)), [each.index for each in wrong])
             parts.append(units)
             found.append(good + rows.start)
-    places = np.concatenate([np.empty(0, np.int64), *found])
-    return stored_messages(parts), places, bad
+    return stored_messages(parts), np.concatenate([np.empty(0, np.int64), *found]), bad
 
 
 def read_units(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[UnitBytes | None]:

@@ -339,8 +339,7 @@ def _sizes_by_entries(root: str, log: CommitLog, start: int, stop: int) -> dict[
                 continue
             with queue.open(BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT) as files:
                 first = first_unit_from(files, queue, start, queue.unit_start)
-                last = first_unit_from(files, queue, stop, first)
-                units = files.read(first, last)
+                units = files.read(first, first_unit_from(files, queue, stop, first))
             physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
             found |= {at: size for at, size in zip(physical, sizes, strict=True) if size > 0}
     return found

@@ -263,8 +263,7 @@ def _wrong(
     valid = np.flatnonzero(~is_wrong & ~expired)
     in_order = valid[longest_ascent(physical[valid])]
     is_wrong |= expired
-    odd = np.setdiff1d(valid, in_order)
-    for i in odd.tolist():
+    for i in np.setdiff1d(valid, in_order).tolist():
         place = int(physical[i]), int(units["size"][i])
         is_wrong[i] = not is_own(log, (piece.topic, piece.queue_id), int(offsets[i]), place)
     return np.flatnonzero(is_wrong)

@@ -215,8 +215,7 @@ def consume_time(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
 
 def _consume_time_rows(store: Store) -> Iterator[tuple[object, ...]]:
     found = ConsumeTimes()
-    queues = store.queues(lambda topic: topic.startswith(TRACE_PREFIXES))
-    for batch in read_queues(queues, ("body",)):
+    for batch in read_queues(store.queues(lambda topic: topic.startswith(TRACE_PREFIXES)), ("body",)):
         for body in batch.column("body"):
             found.add(consume_records(body.as_py() or b""))
     for name in sorted(found.groups):

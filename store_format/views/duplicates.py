@@ -77,8 +77,7 @@ def duplicates(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     yield batch_of(DUPLICATE_COLUMNS, ())
     queues = store.queues(lambda topic: not is_system_topic(topic))
     for topic, of_topic in groupby(queues, lambda queue: queue.topic):
-        for rows in _of_topic(list(of_topic)):
-            yield _output_batch(store.broker_name, topic, rows)
+        yield from (_output_batch(store.broker_name, topic, rows) for rows in _of_topic(list(of_topic)))
 
 
 def _of_topic(

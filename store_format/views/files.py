@@ -141,9 +141,11 @@ def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
     for file in list_files(f"{store.path}/timerlog"):
         yield "timerlog", file.path, file.size, FileFill(start=file.start, stop=file.stop)
     for kind, folder in (("config", "/config"), ("rocksdbstore", "/rocksdbstore"), ("root", "")):
-        for entry in _reading(store, list_entries)(f"{store.path}{folder}"):
-            if entry.kind == "file":
-                yield kind, entry.path, entry.size, FileFill()
+        yield from (
+            (kind, entry.path, entry.size, FileFill())
+            for entry in _reading(store, list_entries)(f"{store.path}{folder}")
+            if entry.kind == "file"
+        )
 
 
 def queue_files(
@@ -155,8 +157,10 @@ def queue_files(
         store.path, lambda topic: True, lambda error: store.pass_over([error])
     ):
         queue = ranges.get((topic, queue_id))
-        for file in list_files(directory):
-            yield _QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, topic, queue_id, queue, kind)
+        yield from (
+            (_QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, topic, queue_id, queue, kind))
+            for file in list_files(directory)
+        )
 
 
 def index_files(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:

@@ -241,9 +241,7 @@ def _popped(progress: PopProgress, group: str, topic: str, queue_id: int) -> Pop
 
 
 def _configured(topics: TopicConfigs | None, topic: str) -> range:
-    if topics is None or topic not in topics:
-        return range(0)
-    return topics[topic].read_queue_ids
+    return range(0) if topics is None or topic not in topics else topics[topic].read_queue_ids
 
 
 def _empty(store: Store, topics: TopicConfigs | None, topic: str, queue_id: int) -> tuple[int, int] | None:

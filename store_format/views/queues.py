@@ -102,8 +102,7 @@ def _queue_row(broker_name: str, sized: SizedQueue) -> tuple[object, ...]:
 
 def sized_queues(store: Store) -> list[SizedQueue]:
     found = store.queues()
-    edges = {(queue.topic, queue.queue_id): _edges(queue) for queue in found}
-    measured = measure(store, found, edges)
+    measured = measure(store, found, {(queue.topic, queue.queue_id): _edges(queue) for queue in found})
     sized = []
     bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
     lost = gone_of(store.path, found[0].store.log, store.state, bounds) if found else []

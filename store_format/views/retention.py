@@ -74,9 +74,11 @@ def _undelivered(store: Store, physical_stop: int, now_ms: int) -> list[tuple[st
         columns = (
             batch[name].to_pylist() for name in ("storedTopic", "storedQueueId", "physicalOffset", "state")
         )
-        for topic, queue_id, physical_offset, state in zip(*columns, strict=True):
-            if physical_offset < physical_stop and state in ("waiting", "due", "unknown"):
-                found.append((topic, queue_id))
+        found += [
+            (topic, queue_id)
+            for topic, queue_id, physical_offset, state in zip(*columns, strict=True)
+            if physical_offset < physical_stop and state in ("waiting", "due", "unknown")
+        ]
     for each in find_transactions(store):
         last = each.copies[-1]
         if each.state == "pending" and last["physicalOffset"] < physical_stop:

@@ -205,15 +205,12 @@ def _delayed_event(row: _Row, owners: RetryOwners) -> _Event:
 
 
 def _iso_or_never(ms: int | None) -> str:
-    if ms is None or time_us(ms) is None:
-        return "never"
-    return iso_utc(ms)
+    return "never" if ms is None or time_us(ms) is None else iso_utc(ms)
 
 
 def _decisions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
     """How the transaction ended, if the store has the decision."""
-    keys = {row[UNIQ_KEY] for row in copies if row["topic"] in HALF_TOPICS} - {None}
-    for key in sorted(keys):
+    for key in sorted({row[UNIQ_KEY] for row in copies if row["topic"] in HALF_TOPICS} - {None}):
         for each in find_transactions(store, key):
             place = (
                 {"physicalOffset": each.op_physical_offset, "topic": OP_TOPIC}

@@ -195,8 +195,9 @@ def _own_records(
 ) -> Iterator[PopRecord]:
     """Check points for what was handed out here; the revive queues take turns, as in a broker."""
     own = [each for point in points if point.origin is None for each in _split(name, point, broker_name)]
-    for number, record in enumerate(own):
-        yield PopRecord.of(record, revive_queues[number % len(revive_queues)])
+    yield from (
+        PopRecord.of(record, revive_queues[number % len(revive_queues)]) for number, record in enumerate(own)
+    )
 
 
 def _acks(

@@ -520,8 +520,7 @@ def _read(name: PopName, session: WriteSession, given: Iterable[tuple[CheckPoint
     offsets: dict[PopQueue, list[int]] = {}
     for point, position in given:
         offsets.setdefault(point.key[:2], []).append(point.offsets[position])
-    store = session.store()
-    taken = store.snapshot(name.flags().__contains__)
+    taken = session.store().snapshot(name.flags().__contains__)
     parts = []
     for (flag, queue_id), wanted in offsets.items():
         key = name.topic_of(flag), queue_id

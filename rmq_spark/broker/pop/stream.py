@@ -381,8 +381,7 @@ class _StreamShares:
         their own, without an owner: this query never reads them.
         """
         queue = self._queues.pop_queue(wanted.queue)
-        next_offset = state.queues[queue].next_offset
-        left = wanted.offsets[bisect_left(wanted.offsets, next_offset) :]
+        left = wanted.offsets[bisect_left(wanted.offsets, state.queues[queue].next_offset) :]
         for is_dead, offsets in _runs(left, wanted.dead):
             yield (
                 state.hand_out(

@@ -533,9 +533,8 @@ class TopicPop:
             tags = self._subscription.tags
             places = window.places(point.offsets)
             gone: list[int] = []
-            units = read_units(queue.store.log, places)
             for bit, (offset, unit, (physical, size)) in enumerate(
-                zip(point.offsets, units, places, strict=True)
+                zip(point.offsets, read_units(queue.store.log, places), places, strict=True)
             ):
                 if unit is None:
                     passed.append((point, bit))

@@ -486,8 +486,7 @@ def forecast(
             batch_max = max(conf.delete_file_batch_max, 1)
             modified = [file.modified_ms for file in files]
             forced = expired_count(modified, now_ms, 0, is_forced=True, batch_max=batch_max)
-            expired = bisect_right(expiry, now_ms)
-            deletion, count = now_ms, max(forced, expired)
+            deletion, count = now_ms, max(forced, bisect_right(expiry, now_ms))
     return Forecast(
         store=store,
         conf=conf,

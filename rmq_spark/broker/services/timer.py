@@ -624,12 +624,11 @@ def recall(
     store = Store.open(store) if isinstance(store, str) else store
     refuse_store(store.path)
     conf = broker_conf_of(store.path, broker_conf)
-    rows = _waiting_rows(store, topic, uniq_key, _clock(now_ms), conf)
     return RecallPlan(
         store.path,
         topic,
         uniq_key,
-        rows.select(_RECALL_COLUMNS),
+        _waiting_rows(store, topic, uniq_key, _clock(now_ms), conf).select(_RECALL_COLUMNS),
         conf,
         check_group(producer_group),
         now_ms,

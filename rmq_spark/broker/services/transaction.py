@@ -166,9 +166,7 @@ class _CheckPlan:
             size += int(halves.sizes.sum())
             if not self._walk_chunk(halves, last):
                 break
-            if len(self.acts) >= TURN_MESSAGES_MAX or size >= TURN_BYTES_MAX:
-                break
-            if last >= queue.half.max_offset:
+            if len(self.acts) >= TURN_MESSAGES_MAX or size >= TURN_BYTES_MAX or last >= queue.half.max_offset:
                 break
         self.op_stop = _op_stop(queue.op_offset, ops, self.stop)
         if self.acts:

@@ -132,9 +132,7 @@ def _record_around(store: MessageStore, file_start: int, offset: int) -> int | N
     last = None
     for each in store.log.walk(file_start, offset, resync=True):
         last = each if isinstance(each, UnitRun) else None
-    if last is None or last.file.start + last.stop <= offset:
-        return None
-    return int(last.physical_offsets[-1])
+    return None if last is None or last.file.start + last.stop <= offset else int(last.physical_offsets[-1])
 
 
 # ---- lines -------------------------------------------------------------------------------------------------

@@ -49,8 +49,7 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
     for root in roots:
         start, size = _log_bytes(root, commit_log_paths)
         with Progress(f"verify {shown(root)}", size) as progress:
-            reach = partial(_reach, progress, start)
-            found[root] = diagnose(root, commit_log_paths, on_offset=reach)
+            found[root] = diagnose(root, commit_log_paths, on_offset=partial(_reach, progress, start))
     _write(output, found)
     if any(diagnosis.of("damage") for diagnosis in found.values()):
         return DAMAGE

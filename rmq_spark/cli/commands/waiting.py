@@ -115,7 +115,6 @@ def dlq_(
         return _resend(stores, group, to, apply_, filters, output)
     if to is not None or apply_:
         raise click.UsageError(f"{'--apply' if apply_ else '--to'} needs --resend")
-    keep = keep_where(group=group, topic_column="originTopic", topic=filters.glob)
     count = show_view(
         output,
         stores,
@@ -123,7 +122,7 @@ def dlq_(
         _DLQ,
         without_topic(filters),
         time_column="storeTimestamp",
-        keep=keep,
+        keep=keep_where(group=group, topic_column="originTopic", topic=filters.glob),
         body_at=body_at,
     )
     if not count:
@@ -230,7 +229,6 @@ def delay_(
     They wait at a delay level or in the timer. --topic is the topic of delivery; --since and --until are the
     time of delivery. If a consume queue is missing, the default delays (messageDelayLevel) are assumed.
     """
-    keep = keep_where(topic=filters.glob)
     count = show_view(
         output,
         stores,
@@ -240,7 +238,7 @@ def delay_(
         now_ms=now_ms,
         broker_conf=broker_conf,
         time_column="dueTimestamp",
-        keep=keep,
+        keep=keep_where(topic=filters.glob),
         body_at="physicalOffset" if wants_bodies(output, with_body) else None,
     )
     return OK if count else nothing("no delayed messages match")
@@ -296,7 +294,6 @@ def half_(
         return _decide(stores, broker_conf, commit, rollback, apply_, output)
     if apply_:
         raise click.UsageError("--apply needs a decision: --commit ID or --rollback ID")
-    keep = keep_where(topic=filters.glob, state=state)
     count = show_view(
         output,
         stores,
@@ -305,7 +302,7 @@ def half_(
         without_topic(filters),
         now_ms=now_ms,
         time_column="firstStoreTimestamp",
-        keep=keep,
+        keep=keep_where(topic=filters.glob, state=state),
         body_at=body_at,
     )
     return OK if count else nothing("no half messages match")

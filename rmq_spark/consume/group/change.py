@@ -153,8 +153,7 @@ class Change:
 
     def hand_on(self, queue: MessageQueue, member: str, client: str) -> int:
         """Gives a queue to another client of the same member; returns the new epoch."""
-        entry = self.state.queues[queue]
-        position = entry.position
+        position = self.state.queues[queue].position
         self.release(queue, member)
         return self.take(queue, member, client, position or 0)
 

@@ -257,8 +257,7 @@ class Machine:
         assert isinstance(left, Literal | Property)
         if _kind(left) is not Kind.TEXT:
             return _decide(_NEVER, right)
-        text = self._text(left)
-        said = pc.equal(pc.ascii_lower(text), "true")
+        said = pc.equal(pc.ascii_lower(self._text(left)), "true")
         said = np.full(self._count, said.as_py()) if isinstance(said, pa.Scalar) else _filled_mask(said)
         return _decide(_EQUAL, np.where(self._present(left), said.astype(np.uint8), UNKNOWN), right)
 

@@ -301,10 +301,7 @@ class _Parser:
             self.depth -= 1
             return inner
         step: Literal | Property
-        if token.kind == _NAME:
-            step = Property(token.text)
-        else:
-            step = self._literal(token)
+        step = Property(token.text) if token.kind == _NAME else self._literal(token)
         self.steps.append(step)
         return _Operand(step.kind if isinstance(step, Literal) else Kind.TEXT, token, step)
 
