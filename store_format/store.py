@@ -240,7 +240,7 @@ class MessageStore(Store):
         """
         from store_format.views.trace import trace
 
-        return trace(self._relisted(), message_id)
+        return trace(replace(self, log=self.log.relisted()), message_id)
 
     def view(
         self, name: str, *, now_ms: int | None = None, broker_conf: str | BrokerConf | None = None
@@ -273,10 +273,6 @@ class MessageStore(Store):
         from store_format.diagnose import diagnose
 
         return diagnose(self.path, self.commit_log_paths)
-
-    def _relisted(self) -> MessageStore:
-        """The store with the commitlog files that exist now."""
-        return replace(self, log=self.log.relisted())
 
     def _repr_html_(self) -> str:
         from store_format.notebook.cards import store_card

@@ -494,15 +494,14 @@ def _read_file(root: str) -> dict[str, _Done]:
     if data is None:
         return {}
     try:
-        return {str(group): _done_of(each) for group, each in json.loads(data)["groups"].items()}
+        return {
+            str(group): _Done(int(each["turns"]), {int(at): str(id_) for at, id_ in each["messages"].items()})
+            for group, each in json.loads(data)["groups"].items()
+        }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "the dead letters that were stored again", str(error) or "something else"
         ) from error
-
-
-def _done_of(value: Mapping[str, Any]) -> _Done:  # Any: JSON
-    return _Done(int(value["turns"]), {int(offset): str(each) for offset, each in value["messages"].items()})
 
 
 def _write_done(session: WriteSession, group: str, done: _Done) -> None:

@@ -62,7 +62,7 @@ def what_is_unknown(stores: list[MessageStore]) -> int:
 def refuse_unknown_group(stores: list[MessageStore], group: str | None, others: Collection[str] = ()) -> None:
     """Raises NotFoundError if `--group` matches no group of the stores, and none of `others`."""
     keep = keep_where(group=group)
-    known = _known_groups(stores).union(others)
+    known = {str(name) for store in stores for name in store.view("groups")["group"].to_pylist()} | {*others}
     if group is None or (keep is not None and any(map(keep.matches, known))):
         return
     raise NotFoundError(f"no group is named {group!r}; {did_you_mean(group, sorted(known), 'groups')}")
@@ -75,7 +75,3 @@ def no_rows_of_groups(stores: list[MessageStore], group: str | None) -> int:
     if code != OK:
         return code
     return nothing("no row about a consumer group matches; --all includes RocketMQ's own groups")
-
-
-def _known_groups(stores: list[MessageStore]) -> set[str]:
-    return {str(name) for store in stores for name in store.view("groups")["group"].to_pylist()}

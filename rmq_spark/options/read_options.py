@@ -504,7 +504,7 @@ def parse_read_options(
     read = {option.name: option.read(given, now, where or STREAM) for option in OPTIONS}
     _refuse_inverted_rate(read)
     _refuse_beside_whole_queue(read["splitBy"], given)
-    starting, ending = (_first_given(given, names) for names in PRECEDENCE)
+    starting, ending = (next((name for name in names if name in given), names[-1]) for names in PRECEDENCE)
     _refuse_empty_time(read[starting], read[ending])
     if len(read["paths"] or ()) > 1:
         _refuse_for_many(given)
@@ -623,10 +623,6 @@ def _refuse_for_many(given: Mapping[str, Given]) -> None:
 def _access(read: Mapping[str, Any], given: Mapping[str, Given], places: Sequence[str]) -> Access:
     is_given = any(option.name in given for option in ACCESS_OPTIONS)
     return combined_access(read, places) if is_given else Access()
-
-
-def _first_given(given: Mapping[str, Given], names: tuple[str, ...]) -> str:
-    return next((name for name in names if name in given), names[-1])
 
 
 def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:

@@ -320,7 +320,7 @@ class QueueSelector:
             rows,
             selected.store,
             keyed & wanted,
-            lambda row: f"sharding key {_value_text(sharding_key[row])!r}",
+            lambda row: f"sharding key {decode_utf8(sharding_key[row].as_py())!r}",
         )
         return (
             selected if keyed.all() else _merged(keyed, selected, self._in_turn(rows, None, wanted & ~keyed))
@@ -424,8 +424,3 @@ def _ranks(codes: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.in
     ranks = np.empty(len(codes), np.int64)
     ranks[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
     return ranks
-
-
-def _value_text(value: Any) -> str:
-    """Any: pyarrow has no types."""
-    return decode_utf8(value.as_py())

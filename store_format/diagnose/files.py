@@ -171,7 +171,8 @@ def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str
         entries = entries_of(findings, f"{root}/{folder}")
         rocksdb = any(entry.name == "CURRENT" for entry in entries)
         for topic in entries:
-            if topic.kind == "directory" and not _is_text(topic.name):
+            # Bytes that are not UTF-8 come as lone surrogates: no message has such a topic.
+            if topic.kind == "directory" and any("\ud800" <= each <= "\udfff" for each in topic.name):
                 expected = "a topic's name in UTF-8"
                 findings.add("warning", topic.path, 0, expected, repr(topic.name), _STRAY_ADVICE)
             elif topic.kind == "directory":
@@ -182,11 +183,6 @@ def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str
                 expected = "only directories named as topics"
                 findings.add("warning", topic.path, 0, expected, repr(topic.name), _STRAY_ADVICE)
     return sorted(found)
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name is UTF-8; other bytes come as lone surrogates. No message has another topic."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:

@@ -314,7 +314,7 @@ class _UnitRows:
                     units,
                     i,
                     int(units.parts.body_start[i]),
-                    _expected_count(int(counts[i])),
+                    f"{int(counts[i])} messages, as in the consume queue entry",
                     "a unit that is no batch",
                 )
         if not inner.any():
@@ -397,10 +397,6 @@ class _UnitRows:
         )
         offsets = self.of_units(stored)
         return offsets if self._offset_in_batch is None else offsets + self._offset_in_batch
-
-
-def _expected_count(count: int) -> str:
-    return f"{count} messages, as in the consume queue entry"
 
 
 def _replace(bodies: pa.BinaryArray, replacements: dict[int, bytes]) -> pa.BinaryArray:

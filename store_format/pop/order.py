@@ -97,7 +97,8 @@ def _unblocked_at(info: OrderInfo, invisible_ms: int) -> int:
     `invisible_ms`, the invisible time of the pop that asks, counts for a batch without a time of its own. The
     first form of the file had none.
     """
-    default = info.pop_time + (invisible_ms if not _has_invisible_time(info) else info.invisible_time or 0)
+    own_ms = info.invisible_time or 0
+    default = info.pop_time + (own_ms if own_ms > 0 else invisible_ms)
     times = info.next_visible_time or {}
     return max(
         (
@@ -114,10 +115,6 @@ def is_blocked(info: OrderInfo, now_ms: int, invisible_ms: int, attempt_id: str 
     if attempt_id is not None and attempt_id == info.attempt_id:
         return False
     return now_ms < _unblocked_at(info, invisible_ms)
-
-
-def _has_invisible_time(info: OrderInfo) -> bool:
-    return info.invisible_time is not None and info.invisible_time > 0
 
 
 def _next_offset(info: OrderInfo) -> int:

@@ -122,7 +122,7 @@ def _file_row(store: Store, kind: str, path: str, size: int, fill: FileFill) -> 
 
 
 def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
-    ranges = _ranges_by_queue(store)
+    ranges = {(queue.topic, queue.queue_id): queue.range for queue in store.queues()}
     end = log_end(store, ranges)
     for file in store.log.files:
         yield "commitlog", file.path, file.size, _log_fill(store, file, end)
@@ -181,10 +181,6 @@ def _reading(store: Store, listing: Callable[[str], Iterable[_T]]) -> Callable[[
             return []
 
     return listed
-
-
-def _ranges_by_queue(store: Store) -> dict[QueueKey, QueueRange]:
-    return {(queue.topic, queue.queue_id): queue.range for queue in store.queues()}
 
 
 def log_end(store: Store, ranges: dict[QueueKey, QueueRange]) -> int:

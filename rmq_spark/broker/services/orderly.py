@@ -124,7 +124,9 @@ class OrderlyGroup:
         store = session.store()
         for report in reports:
             queue = store.queue(report.queue.topic, report.queue.queue_id)
-            turn = ServiceTurn(_part_of(group, queue), 0, -1 - resets[report.queue])
+            turn = ServiceTurn(
+                f"orderly/{group}/{queue.topic}/{queue.queue_id}", 0, -1 - resets[report.queue]
+            )
             done = session.ledger().resume(turn.part, turn.began, store.log)
             messages, times = _dead_messages(queue, report.dead, done if done != turn.began else 0)
             if not len(messages):
@@ -183,10 +185,6 @@ class OrderlyGroup:
 
     def _now(self) -> int:
         return time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms()
-
-
-def _part_of(group: str, queue: Queue) -> str:
-    return f"orderly/{group}/{queue.topic}/{queue.queue_id}"
 
 
 def _dead_messages(
