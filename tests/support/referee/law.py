@@ -267,7 +267,8 @@ def _fourth_law(
             "verify says none lost, and an offset has no message",
             f"{said.verdict!r}: {shown_all(gaps, loose)}",
         )
-    units = {there[0][0] for there in loose.at.values()}
+    # a message is in several light queues, and an inner batch has several messages
+    units = {(there[0][0], place[2] if place in loose.batches else 0) for place, there in loose.at.items()}
     if not asks and not loose.refusal and not strict.refusal and said.readable != len(units):
         how = "silently " if strict.is_silent else ""
         more = "more" if said.readable < len(units) else "less"
