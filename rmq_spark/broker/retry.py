@@ -452,7 +452,8 @@ class _Done:
 
     def has(self, row: _Row) -> bool:
         """Whether the dead letter was stored again."""
-        return self.ids.get(row["physicalOffset"], "") == row["msgId"]
+        msg_id: str = row["msgId"]
+        return self.ids.get(row["physicalOffset"], "") == msg_id
 
 
 def _resend_part(group: str) -> str:
