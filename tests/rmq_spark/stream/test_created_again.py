@@ -368,7 +368,19 @@ def test_the_place_is_forgotten_with_the_message(tmp_path: Path) -> None:
     assert "T" not in stream.start()["$at"]
 
 
-@pytest.mark.parametrize("count", [4, 20, 40])
+def test_without_consume_queues_one_message_is_no_new_topic(root: Path) -> None:
+    """One message at offset 0 of each queue is a second message of this offset. A broker that rebuilds the
+    queues puts it behind the others, where it serves no message of that place (putMessagePositionInfo).
+    """
+    shutil.rmtree(root / "consumequeue")
+    stream = Stream(root, subscribe="T", failOnDataLoss=False)
+    assert stream.step() == expected("T", *[(0, 5)] * 4)
+    _created_again(root, 4)
+    shutil.rmtree(root / "consumequeue")
+    assert stream.step() is None
+
+
+@pytest.mark.parametrize("count", [20, 40])
 @pytest.mark.parametrize("restarts", [True, False])
 def test_without_consume_queues(root: Path, count: int, restarts: bool) -> None:
     """The commitlog shows a new topic as well, also to a query that was stopped."""
