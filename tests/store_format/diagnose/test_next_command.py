@@ -149,7 +149,9 @@ _COUNTED = (
 
 @pytest.mark.parametrize(("name", "damage"), _COUNTED)
 def test_verify_info_and_recover_count_the_same_messages(tmp_path: Path, name: str, damage: Damage) -> None:
-    """`info` checks no body, and says so: it knows of what is gone with files only."""
+    """`info` reads ends of queues, and says so: it names as lost what is gone with files, and nothing as
+    readable.
+    """
     root = golden_world(name, tmp_path).root
     before = len(rows(root))
     damage(Damaged(root))
@@ -163,7 +165,7 @@ def test_verify_info_and_recover_count_the_same_messages(tmp_path: Path, name: s
     if "refused" not in said["recover"]:
         assert f": {readable} whole messages" in said["recover"]
     if "lost with missing" in said["info"] or not lost:
-        assert counts["info"] == counts["verify"]
+        assert counts["info"] == counts["verify"][1:]
 
 
 def test_the_sizes_of_a_lost_index_are_asked_for(tmp_path: Path) -> None:
