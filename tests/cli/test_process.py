@@ -99,7 +99,8 @@ def test_colour_on_a_terminal_alone_and_not_with_no_color(golden: Golden) -> Non
     code, seen = _terminal("ls", golden(STORE))
     assert code == 0
     assert "\n\x1b[1mtopic " in seen
-    assert max(map(len, seen.splitlines()[2:])) <= 100
+    table = [line for line in seen.splitlines()[2:] if not line.startswith("rmqlog: ")]
+    assert max(map(len, table)) <= 100
     assert "\x1b" not in _terminal("ls", golden(STORE), NO_COLOR="1")[1]
     assert "\x1b" not in process("ls", golden(STORE), TERM="xterm").out
 
