@@ -4,7 +4,6 @@ so that it does not.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -226,18 +225,6 @@ def test_a_number_that_went_back_is_a_warning_with_its_count(
     )
 
 
-def test_a_ledger_of_before_knows_no_bodies(root: Path) -> None:
-    append(root, numbered("T", 0, 10), key=("q", 7), options=_STREAM)
-    path = root / ".rmqlog" / "ledger.json"
-    value = json.loads(path.read_text())
-    for entry in (value["last"], *value["keys"].values()):
-        for name in ("messages", "bodies", "kept"):
-            del entry[name]
-    path.write_text(json.dumps(value))
-    assert not append(root, numbered("T", 5, 9), key=("q", 7)).committed
-    assert not read_ledger(str(root)).keys["q"].kept
-
-
 # ---- the ledger of many jobs -------------------------------------------------------------------------------
 
 
@@ -256,27 +243,6 @@ def test_only_the_newest_keys_of_jobs_are_kept_and_all_of_streams_and_services()
         ledger = ledger.with_key(f"later-{number}", entry)
     later = [f"later-{number}" for number in range(JOB_KEYS_MAX - 1)]
     assert list(ledger.keys) == ["stream", "rmqlog/delivery", "used again", *later]
-
-
-def test_a_big_ledger_of_before_gets_small_and_streams_are_known_by_their_ids(root: Path) -> None:
-    append(root, numbered("T", 0, 3), key=("job", 1))
-    path, stream = root / ".rmqlog" / "ledger.json", "0123abcd-89ab-4def-8012-3456789abcde"
-    value = json.loads(path.read_text())
-    old = {
-        name: member
-        for name, member in value["keys"]["job"].items()
-        if name not in ("messages", "bodies", "kept")
-    }
-    value["keys"] = {stream: old} | {
-        f"run-{i}": old | {"start": 10_000 - i, "journal": str(i)} for i in range(2000)
-    }
-    path.write_text(json.dumps(value))
-    append(root, numbered("T", 3, 3), key=("job", 2))
-    keys = read_ledger(str(root)).keys
-    assert len(keys) == JOB_KEYS_MAX + 1
-    assert stream in keys
-    assert {"run-0", "job"} <= keys.keys()  # committed last, however they stood in the file
-    assert "run-1999" not in keys
 
 
 def test_a_commit_looks_at_the_last_batch_and_further_back_only_where_that_was_cut(
