@@ -156,7 +156,7 @@ def _verify_is_right(answer: Answer) -> Iterator[str]:
     verdict = answer.text.partition("\n")[0]
     lost = truth.lost
     if answer.counts["readable"] != truth.units:
-        yield f"says {verdict!r}, and {truth.units} messages of the commitlog are whole"
+        yield f"says {verdict!r}, and {truth.units} messages can be read"
     named = f"{len(lost):,} message" in verdict or "mount" in answer.text.lower()
     named |= bool(truth.unnamed) and "damaged or missing bytes are lost" in verdict
     if lost and not named:
