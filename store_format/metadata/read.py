@@ -209,8 +209,9 @@ def _decode_config(data: bytes, place: str, decode: Callable[[dict[str, Any]], _
         raise CorruptStoreError(place, 0, "a JSON object", type(value).__name__)
     with bean_errors_of(place):
         raw = value or {}
-        if value is not None and name in _VERSIONED:
-            entries({"dataVersion": raw.get("dataVersion", _VERSIONED[name])}, "the file")
+        if value is not None:
+            copied = _COPIED.get(name, {}).items()
+            entries({member: raw.get(member, default) for member, default in copied}, "the file")
         return decode(raw)
 
 
@@ -563,10 +564,16 @@ DECODERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     "timermetrics": _metrics("timingCount"),
     "transactionMetrics": _metrics("transactionCount"),
 }
-# Managers that copy the file's data version, which must not be null, and the version of a file without one.
-_VERSIONED: Mapping[str, object] = dict.fromkeys(
-    ("topics.json", "subscriptionGroup.json", "timermetrics", "transactionMetrics"), True
-) | {"topicQueueMapping.json": None}
+# Members that a broker's managers copy (`Map.putAll`, `DataVersion.assignNewOne`), so that null is refused,
+# and what a file without the member has.
+_COPIED: Mapping[str, Mapping[str, object]] = {
+    "topics.json": {"dataVersion": True, "topicConfigTable": True},
+    "subscriptionGroup.json": {"dataVersion": True, "subscriptionGroupTable": True},
+    "delayOffset.json": {"offsetTable": True},
+    "topicQueueMapping.json": {"dataVersion": True, "topicQueueMappingInfoMap": None},
+    "timermetrics": {"dataVersion": True, "timingCount": True},
+    "transactionMetrics": {"dataVersion": True, "transactionCount": True},
+}
 
 
 # ---- broker.conf -------------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from store_format.errors import CorruptStoreError
 from store_format.metadata import read as config_json
 from store_format.metadata.read import (
+    DECODERS,
     config_path,
+    load_config,
     loaded_bytes,
     read_consumer_filters,
     read_consumer_offsets,
@@ -158,6 +160,26 @@ def test_a_file_is_lost_whose_bak_cannot_be_decoded_either(
         loaded_bytes(config_path(str(tmp_path), "delayOffset.json"))
     file, at = ("delayOffset.json", len(GOOD) - 3) if main else ("delayOffset.json.bak", position)
     assert (caught.value.file, caught.value.position) == (str(tmp_path / "config" / file), at)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("delayOffset.json", "offsetTable"),
+        ("topics.json", "topicConfigTable"),
+        ("subscriptionGroup.json", "subscriptionGroupTable"),
+        ("topicQueueMapping.json", "topicQueueMappingInfoMap"),
+        ("timermetrics", "timingCount"),
+        ("transactionMetrics", "transactionCount"),
+    ],
+)
+def test_a_table_that_is_null_leads_to_the_bak(tmp_path: Path, name: str, table: str) -> None:
+    """`Map.putAll(null)` of the managers; a broker answers {'3': 5} for delayOffset.json."""
+    root = _root(tmp_path, name, f'{{"dataVersion":{{"counter":5}},"{table}":null}}')
+    _root(tmp_path, f"{name}.bak", f'{{"dataVersion":{{"counter":4}},"{table}":{{}}}}')
+    found = load_config(config_path(root, name), DECODERS[name])
+    assert found is not None
+    assert found[0].endswith(f"{name}.bak")
 
 
 def test_a_fallback_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

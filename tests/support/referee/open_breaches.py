@@ -35,8 +35,6 @@ OPEN: dict[str, dict[int, tuple[str, ...]]] = {
         106: ("law 2", "law 3", "law 4"),  # a producer's own light queues, after a crash
         # verify counts other messages as readable than a read returns
         **dict.fromkeys((118, 166, 176, 191, 214, 215, 230, 261, 277), ("law 4",)),
-        # a table that is null in a file of config/, with a .bak
-        **dict.fromkeys((151, 157), ("law 5",)),
         243: ("law 3",),  # `next:` leads to a recovery that asks for --broker-conf
         258: ("law 1",),  # of two messages with one offset in a tail that no queue has, the second counts
     },
