@@ -181,6 +181,7 @@ class BrokerStore:
         files = self._log_files()
         for start, data in files.items():
             write_file(self.root / "commitlog" / oracle.file_name(start), bytes(data))
+        (self.root / "consumequeue").mkdir(exist_ok=True)  # deleting the last topic leaves it, too
         for (topic, queue_id), entries in self.entries.items():
             first = self.first[topic, queue_id]
             blank = first % self.queue_entries
