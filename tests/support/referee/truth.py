@@ -110,9 +110,7 @@ class Truth:
     def units(self) -> int:
         """How many messages of the commitlog a read with default options returns, or that no queue has."""
         mine = [
-            each
-            for each in self.messages
-            if self.fates[each] is Fate.KEPT and not is_light_queue(each.topic)
+            each for each in self.messages if self.fates[each] is Fate.KEPT and not is_light_queue(each.topic)
         ]
         return len({(each.physical_offset, each.queue_offset) for each in mine})
 
