@@ -58,13 +58,7 @@ from store_format.commit.append_position import (
 )
 from store_format.commit.checkpoint import note_flushed
 from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
-from store_format.commit.committed_batch import (
-    complete_batch,
-    complete_from,
-    complete_topics,
-    damage_with,
-    lost_of,
-)
+from store_format.commit.committed_batch import complete_batch, complete_from, damage_with, lost_of
 from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before
 from store_format.commit.options import CommitOptions
@@ -82,10 +76,10 @@ from store_format.files.lock import StoreLock
 from store_format.files.read import link_count
 from store_format.files.write import FileWrites, saying_nothing_written
 from store_format.index.updates import last_index_file
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import known_topics, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import QueueKey
-from store_format.survey.fates import filed_topics, has_queue_files, lost_topics
+from store_format.survey.fates import filed_topics, has_queue_files, lost_topics, missing_topics
 from store_format.survey.gone import Gone
 
 _log = logging.getLogger(__name__)
@@ -184,7 +178,7 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
         held = open_store(root, options, FileWrites(sync=options.sync))
-        complete_topics(held)
+        _complete_topics(held)
         if options.cut_after_damage or not has_queue_files(root) or ends_with_commit(held):
             complete_known_queues(held)
 
@@ -199,6 +193,14 @@ def flush(root: str, *, options: CommitOptions | None = None) -> None:
 
 
 # ---- the steps ---------------------------------------------------------------------------------------------
+
+
+def _complete_topics(held: HeldStore) -> None:
+    """Completes the topics of commits that topics.json lacks because it is older than the ledger."""
+    created = held.ledger.created
+    known = known_topics(held.root) if created else None
+    if known and not created.keys() <= known.keys() and missing_topics(held.root, known):
+        complete_from(held, held.log.min_offset)
 
 
 @dataclass(slots=True)
@@ -238,7 +240,7 @@ def _commit_all(
             members = _open_members(parts, stack, options, files, held)
             repeated = None
             for member in members:
-                complete_topics(member.held)
+                _complete_topics(member.held)
             if key is not None and turn is None:
                 repeated = _repeated(members, watched, key, options)
             if repeated is not None:

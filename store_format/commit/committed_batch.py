@@ -67,14 +67,6 @@ def damage_with(entry: LedgerEntry, log: CommitLog, lost: Sequence[Gone] | None 
     return f"{damage or 'was overwritten'}. {sum(each.count for each in lost):,} are lost: {names}"
 
 
-def complete_topics(held: HeldStore) -> None:
-    """Completes the topics of commits that topics.json lacks because it is older than the ledger."""
-    created = held.ledger.created
-    known = known_topics(held.root) if created else None
-    if known and not created.keys() <= known.keys() and missing_topics(held.root, known):
-        complete_from(held, held.log.min_offset)
-
-
 def complete_batch(held: HeldStore, entry: LedgerEntry) -> None:
     """Completes a batch of the ledger whose messages are all in the log, if a queue or the index ends before
     its last message.

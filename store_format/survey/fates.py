@@ -319,8 +319,10 @@ def decide(
             found[key] = _DELETED
         else:
             open_keys.append(key)
-    kept = kept_topics(root) if open_keys else set()
-    if not open_keys or not has_queue_files(root):
+    if not open_keys:
+        return found
+    kept = kept_topics(root)
+    if not has_queue_files(root):
         fate = _if_none_filed(root)
         return found | {key: _COMMITTED if key[0] in kept else fate for key in open_keys}
     begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)

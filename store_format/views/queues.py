@@ -106,6 +106,11 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     sized = []
     bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
     lost = gone_of(store.path, found[0].store.log, store.state, bounds) if found else []
+    lost += [  # pre-blank entries, which a broker counts
+        Gone(each.topic, each.queue_id, each.min_offset, each.blank_stop)
+        for each in bounds
+        if each.blank_stop > each.min_offset
+    ]
     gone = Counter[QueueKey]()
     for each in lost:
         gone[each.topic, each.queue_id] += each.count
@@ -114,8 +119,6 @@ def sized_queues(store: Store) -> list[SizedQueue]:
             gone[each.topic, each.queue_id] += _less(each, lost)
     for queue in found:
         gone[queue.key] += queue.range.gaps if queue.scanned is None else queue.scanned.gaps
-        if queue.range.bounds is not None:  # pre-blank entries, which a broker counts
-            gone[queue.key] += max(queue.range.bounds.blank_stop - queue.min_offset, 0)
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
@@ -132,7 +135,7 @@ def sized_queues(store: Store) -> list[SizedQueue]:
 
 
 def _less(given_up: Gone, lost: Sequence[Gone]) -> int:
-    """How many of the places that were given up are not among those that are lost."""
+    """How many of the places that were given up are not among those without a message."""
     both = (
         min(each.stop, given_up.stop) - max(each.first, given_up.first)
         for each in lost
