@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.reads import flip
+from tests.support.referee.answers import rmqlog
+from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
 
@@ -178,3 +182,16 @@ def test_a_file_with_holes_takes_less_than_its_length(golden: Golden) -> None:
     assert log["sizeBytes"] == 1 << 30
     assert 0 < log["diskBytes"] < 1 << 27
     assert log["fill"] == log["usedBytes"] / log["sizeBytes"]
+
+
+def test_a_place_that_was_given_up_counts_once(tmp_path: Path) -> None:
+    """A rebuilt queue begins with a pre-blank entry at the place of its first message, which is lost."""
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 13, 400))
+    append(root, numbered("T", 0, 10, queues=1))
+    flip(root, 88)  # in the body of the first message
+    recovered = tmp_path / "recovered"
+    assert not rmqlog(root, "recover", root, "--into", recovered, "--salvage", "--apply").code
+    shutil.rmtree(recovered / "consumequeue")
+    assert not rmqlog(recovered, "recover", recovered, "--apply").code
+    (row,) = view(recovered, "queues")
+    assert (row["minOffset"], row["maxOffset"], row["messages"]) == (0, 10, 9)
