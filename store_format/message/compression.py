@@ -20,6 +20,10 @@ COMPRESSION_TYPES = {"LZ4": 1, "ZSTD": 2, "ZLIB": 3}
 
 _PIECE_SIZE = 1 << 16
 
+# version 1, independent blocks of at most _PIECE_SIZE bytes, no checksums but that of the head
+_LZ4_HEAD = bytes.fromhex("04224d18604082")
+_LZ4_PLAIN = 1 << 31  # in the size of a block: it is not compressed
+
 
 class DecompressionError(StoreError, ValueError):
     """A stored body that cannot be decompressed. The caller adds file and byte."""
@@ -52,11 +56,25 @@ def compress(body: bytes, name: str, level: int = 5) -> bytes:
     if name == "ZSTD":
         codec = pa.Codec("zstd", compression_level=level)
     elif name == "LZ4":
-        codec = pa.Codec("lz4")  # the LZ4 frame format
+        return _lz4_frame(body)
     else:
         raise ValueError(f"compression type {name!r}: expected one of {', '.join(COMPRESSION_TYPES)}")
     compressed: bytes = codec.compress(body, asbytes=True)
     return compressed
+
+
+def _lz4_frame(body: bytes) -> bytes:
+    """One LZ4 frame of independent blocks. Of bodies above 64 KiB, Arrow's codec makes blocks that need the
+    block before, which Java's LZ4FrameInputStream refuses.
+    """
+    codec, parts = pa.Codec("lz4_raw"), [_LZ4_HEAD]
+    for at in range(0, len(body), _PIECE_SIZE):
+        piece = body[at : at + _PIECE_SIZE]
+        packed = codec.compress(piece, asbytes=True)
+        is_smaller = len(packed) < len(piece)
+        parts.append((len(packed) if is_smaller else len(piece) | _LZ4_PLAIN).to_bytes(4, "little"))
+        parts.append(packed if is_smaller else piece)
+    return b"".join([*parts, bytes(4)])
 
 
 def decompress(stored: Any, sys_flag: int, *, size_max: int) -> bytes:

@@ -6,10 +6,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.message.compression import COMPRESSION_TYPES, compress, compression_flag
 from tests.interop.harness import RocketMQ
 from tests.interop.referee import Referee, body_of
 from tests.interop.versions import NEW
@@ -70,3 +75,20 @@ def test_configuration_is_what_the_managers_hold(rocketmq: Callable[[str], Rocke
         (config / "topics.json").write_text("{")
         (config / "topics.json.bak").write_text("{")
         assert referee.config(root, "topics") is None
+
+
+def test_large_compressed_bodies_are_what_a_client_gets(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path
+) -> None:
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 22, 400))
+    large = Random(4).randbytes(50_000) * 4
+    bodies = [body for size in (0, 1, 65_536, 65_537, len(large)) for body in (large[:size], bytes(size))]
+    for kind, number in product(COMPRESSION_TYPES, range(len(bodies))):
+        (message,) = numbered(kind, number, 1, queues=1)
+        stored = {"body": compress(bodies[number], kind), "sys_flag": compression_flag(kind)}
+        append(root, [replace(message, **stored)])
+    rocketmq("5.5.0")
+    with Referee("5.5.0", tmp_path) as referee:
+        served = referee.serve(root).messages
+    for kind in COMPRESSION_TYPES:
+        assert [served[kind, 0, at].body for at in range(len(bodies))] == [body_of(body) for body in bodies]
