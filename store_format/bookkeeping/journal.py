@@ -7,7 +7,8 @@ the journals are not complete until each store has one. A broker writes an `abor
 starts, and removes the file when it stops.
 
 The next writer completes a commit that was broken off by its journal. While the journal exists and `abort`
-has its id, readers see nothing of the batch: every queue ends at the base. `STATES` has each combination of
+has its id, readers see nothing of the batch: every queue ends at the base. So it is in a copy without `abort`
+while queues lack entries of the batch. `STATES` has each combination of
 these files once. Readers, writers and `recover` look their part up here (`state_of`).
 
 The store may have been copied or renamed since, so a journal has no path to write to: `log_places` and
@@ -19,8 +20,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
+
+import numpy as np
 
 from store_format.bookkeeping.identity import (
     OWN_DIRECTORY,
@@ -34,10 +38,18 @@ from store_format.bookkeeping.identity import (
     staging_path,
 )
 from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
+from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.dispatch import find_entries
+from store_format.consumequeue.files import queue_directory
+from store_format.consumequeue.units import queue_bounds
 from store_format.errors import CorruptStoreError, StoreError
+from store_format.files import paths
 from store_format.files.lock import lock_holder
 from store_format.files.read import entry_names, read_bytes, stat_identity
+from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
+from store_format.layouts import OFFSET_MAX
+from store_format.message.locate import locate
 from store_format.names import QueueKey
 
 _log = logging.getLogger(__name__)
@@ -243,14 +255,37 @@ def read_commit_state(root: str) -> CommitState:
     journal = read_journal(root)
     mark = abort_mark(root)
     ledger = stat_identity(ledger_path(root))
-    # The ledger decides nothing for a reader.
-    uncommitted = _state(journal, mark, in_ledger=False).reading is Reading.TO_BASE
+    # The ledger decides nothing for a reader, unless a copy lacks `abort`.
+    uncommitted = _state(journal, mark, in_ledger=False).reading is Reading.TO_BASE or (
+        journal is not None and mark is None and _lacks_entries(root, journal)
+    )
     return CommitState(
         journal.base if journal is not None and uncommitted else None,
         bool(mark),
         journal.id if journal is not None and uncommitted else None,
         ledger,
     )
+
+
+def _lacks_entries(root: str, journal: Journal) -> bool:
+    """Whether the log has messages of the commit that are in no queue, and the ledger lacks the commit: no
+    broker has run since, although `abort` is missing, as in a copy. A broker files all messages that it finds.
+    """
+    with suppress(StoreError):  # who needs the file raises the error
+        log = CommitLog.open([paths.join(root, place.path) for place in journal.log_places], FileCache())
+        if state_of(root, journal).writing is Writing.CONCLUDE:
+            return False
+        stops = dict[QueueKey, int]()
+        for queue in journal.queues:
+            bounds = queue_bounds("simple", queue_directory(root, *queue), *queue, log.min_offset)
+            stops[queue] = 0 if bounds is None else bounds.max_offset
+        stop = journal.base + sum(each.records_size + log.file_size for each in journal.staged)
+        for run in log.runs(journal.base, min(stop, log.stop)):
+            found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
+            ends = np.array([stops.get(queue, OFFSET_MAX) for queue in found.keys])
+            if (found.offset >= ends[found.key]).any():
+                return True
+    return False
 
 
 def committed_end(root: str) -> int | None:

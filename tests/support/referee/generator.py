@@ -100,8 +100,7 @@ class Generator:
         told = (f"killed at change {at}", left or "left as it was")
         pending = frozenset(body_of(message.body) for message in numbered(topic, 1000, 12))
         name = f"{name}, {left or 'left as it was'}"
-        is_whole = not left or (left == "with config of before" and topic == "A")  # config/ is the same
-        return Case(root, name, SMALL, told, is_damaged=True, pending=pending, is_whole=is_whole)
+        return Case(root, name, SMALL, told, is_damaged=True, pending=pending)
 
     # ---- what happened to it ------------------------------------------------------------------------------
 

@@ -28,8 +28,6 @@ OPEN: dict[str, dict[int, tuple[str, ...]]] = {
         83: ("law 1",),
         100: ("law 1",),
         178: ("law 3",),
-        # a commit killed, and copied without `abort`: a read gives a part of it
-        **dict.fromkeys((103, 111, 154), ("law 1", "law 4")),
         106: ("law 2", "law 3", "law 4"),  # a producer's own light queues, after a crash
         # verify counts other messages as readable than a read returns
         **dict.fromkeys((118, 166, 176, 191, 214, 215, 230, 261, 277), ("law 4",)),
