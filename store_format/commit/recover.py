@@ -344,12 +344,12 @@ def _survey_of_copy(source: str, target: str, options: RecoverOptions) -> Recove
     if options.salvage:
         readable = find_readable_end(source, log, survey.end)
         survey.holes = find_holes(log, survey.stop, readable, Contradictions(source, log))
-        holes = [(hole.start, hole.stop) for hole in survey.holes]
-        survey.begins = begun_again(log, survey.queues, holes)
         survey.remains = readable
         survey.end_at(end_of_salvaged(log, survey.end, readable))
     else:
         survey.holes = short_tails(log, survey.stop)
+    holes = [(hole.start, hole.stop) for hole in survey.holes]
+    survey.begins = begun_again(log, survey.queues, holes, is_copied=True)
     check_holes(log, read_ledger(source), survey.holes)
     return survey
 

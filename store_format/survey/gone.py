@@ -38,7 +38,7 @@ from store_format.metadata.read import read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import known_ledger
 from store_format.survey.log_end import LogEnd, certain_end, last_unit, last_unit_in
-from store_format.survey.right_entries import entries_of
+from store_format.survey.right_entries import entries_of, place_of_message
 
 _log = logging.getLogger(__name__)
 
@@ -353,10 +353,15 @@ def dledger_logs(root: str) -> list[str]:
 
 
 def begun_again(
-    log: CommitLog, queues: Iterable[QueueBounds], holes: Sequence[tuple[int, int]] = ()
+    log: CommitLog,
+    queues: Iterable[QueueBounds],
+    holes: Sequence[tuple[int, int]] = (),
+    *,
+    is_copied: bool = False,
 ) -> dict[QueueKey, int]:
     """The physical offsets at which queues begin, where the log's messages alone do not show that: earlier
-    messages are of a topic that was deleted before.
+    messages are of a topic that was deleted before. With `is_copied`, those of all queues that begin with
+    their message: a copy is made without them.
 
     The message at offset 0 was behind the last message that the log has, or is in one of the `holes`, which
     are damaged bytes [start, stop) of the log. An entry whose bits were flipped is no such beginning: it does
@@ -375,8 +380,16 @@ def begun_again(
         for queue in queues
         if queue.kind == "simple"
         and queue.min_offset == 0
-        and is_lost(queue.first_physical_offset, queue.last_physical_offset)
+        and (
+            is_lost(queue.first_physical_offset, queue.last_physical_offset)
+            or (is_copied and _begins_with_own(log, queue))
+        )
     }
+
+
+def _begins_with_own(log: CommitLog, queue: QueueBounds) -> bool:
+    found = place_of_message(log, queue.first_physical_offset)
+    return found is not None and (*found.key, found.offset) == (queue.topic, queue.queue_id, 0)
 
 
 def refuse_lost_log(root: str, log: CommitLog) -> None:
