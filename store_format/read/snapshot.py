@@ -36,8 +36,8 @@ from store_format.files.read import (
 )
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint
-from store_format.names import QueueKey
-from store_format.survey.fates import deleted_until
+from store_format.names import QueueKey, is_light_queue
+from store_format.survey.fates import deleted_until, has_light_queues
 from store_format.survey.gone import queues_in_log, refuse_lost_log
 from store_format.survey.log_end import (
     LogEnd,
@@ -396,9 +396,12 @@ def _recovered(
     warn_once(root, log.cache, readable)
     queues, damaged = _queues_on_disk(root, log, select, refused, readable.offset)
     levels, deleted = broker_conf_of(root).message_delay_levels_ms, deleted_until(root)
-    queues, damaged = recovered_queues(
-        log, queues, damaged, end, readable, lambda topic: select(topic) and not deleted(topic), levels
-    )
+    has_light = has_light_queues(root)
+
+    def chooses(topic: str) -> bool:
+        return select(topic) and not deleted(topic) and (has_light or not is_light_queue(topic))
+
+    queues, damaged = recovered_queues(log, queues, damaged, end, readable, chooses, levels)
     return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
 
 

@@ -179,7 +179,11 @@ class UnfiledQueues:
         else:
             numbers = {topic: len(each.queue_ids) for topic, each in topics.items()}
             numbers |= missing_topics(store.path, topics)
-        numbers = {topic: number for topic, number in numbers.items() if can_be_queue(topic, 0)}
+        numbers = {
+            topic: number
+            for topic, number in numbers.items()
+            if can_be_queue(topic, 0) and not is_light_queue(topic)  # `_light_queues`
+        }
         self._topics = (topics, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 

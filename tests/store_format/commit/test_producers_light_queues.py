@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover
@@ -37,3 +39,13 @@ def test_entries_before_a_light_queue_s_first_message_are_no_messages(tmp_path: 
     store = MessageStore.open(str(root))
     found = {each.queue.topic: each.messages for each in sized_queues(store) if each.queue.topic[0] == "%"}
     assert found == {"%LMQ%a": 1, "%LMQ%b": 1}
+
+
+@pytest.mark.parametrize("lost", [None, "config"])
+def test_a_read_after_a_crash_makes_no_light_queues(tmp_path: Path, lost: str | None) -> None:
+    """Real 5.5.0 serves T-0 alone."""
+    root = _marked(tmp_path / "store")
+    (root / "abort").touch()
+    if lost:
+        shutil.rmtree(root / lost)
+    assert MessageStore.open(str(root)).topics() == ["Other", "T"]

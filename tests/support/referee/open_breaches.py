@@ -28,7 +28,6 @@ OPEN: dict[str, dict[int, tuple[str, ...]]] = {
         83: ("law 1",),
         100: ("law 1",),
         178: ("law 3",),
-        106: ("law 2", "law 3", "law 4"),  # a producer's own light queues, after a crash
         # verify counts other messages as readable than a read returns
         **dict.fromkeys((118, 166, 176, 191, 214, 215, 230, 261, 277), ("law 4",)),
         243: ("law 3",),  # `next:` leads to a recovery that asks for --broker-conf
