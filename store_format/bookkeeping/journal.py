@@ -269,7 +269,7 @@ def read_commit_state(root: str) -> CommitState:
 
 def _lacks_entries(root: str, journal: Journal) -> bool:
     """Whether the log has messages of the commit that are in no queue, and the ledger lacks the commit: no
-    broker has run since, although `abort` is missing, as in a copy. A broker files all messages that it finds.
+    broker has run since, although `abort` is missing, as in a copy. A broker files all messages in the log.
     """
     with suppress(StoreError):  # who needs the file raises the error
         log = CommitLog.open([paths.join(root, place.path) for place in journal.log_places], FileCache())
