@@ -14,6 +14,7 @@ from tests.interop.harness import RocketMQ
 from tests.support.fork_server import ForkServer
 from tests.support.referee.generator import Generator
 from tests.support.referee.judge import Judge
+from tests.support.referee.law import Breach, Case
 from tests.support.referee.open_breaches import OPEN
 
 _SECONDS_MAX = {"5.5.0": 50.0, "4.9.7": 8.0}
@@ -34,7 +35,12 @@ def judge(
 @pytest.mark.parametrize("judge", ["5.5.0", "4.9.7"], indirect=True)
 def test_made_stores(judge: Judge, capsys: pytest.CaptureFixture[str]) -> None:
     stores, seconds = _STORES[judge.version], _SECONDS_MAX[judge.version]
-    _judged(judge, "ci", stores, seconds, OPEN[judge.version], capsys)
+    _judged(judge.judge, judge.version, "ci", stores, seconds, OPEN[judge.version], capsys)
+
+
+@pytest.mark.parametrize("judge", ["5.5.0"], indirect=True)
+def test_stores_that_a_broker_holds_open(judge: Judge, capsys: pytest.CaptureFixture[str]) -> None:
+    _judged(judge.live, judge.version, "live", 25, 10.0, {}, capsys)
 
 
 @pytest.mark.whole
@@ -43,11 +49,13 @@ def test_made_stores(judge: Judge, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("part", range(1, _PARTS + 1))
 def test_more_made_stores(judge: Judge, part: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The stores of a part; `python -m tests.support.referee.judge` judges any number of them."""
-    _judged(judge, str(part), 100_000, _PROOF_SECONDS, {}, capsys)
+    _judged(judge.live, judge.version, f"live {part}", 300, _PROOF_SECONDS / 10, {}, capsys)
+    _judged(judge.judge, judge.version, str(part), 100_000, _PROOF_SECONDS, {}, capsys)
 
 
 def _judged(
-    judge: Judge,
+    look: Callable[[str, int], tuple[Case, list[Breach]]],
+    version: str,
     seed: str,
     count: int,
     seconds_max: float,
@@ -60,7 +68,7 @@ def _judged(
     """
     began, stores, wrong, is_open = time.monotonic(), 0, list[str](), list[str]()
     while stores < count and time.monotonic() - began < seconds_max:
-        case, found = judge.judge(seed, stores)
+        case, found = look(seed, stores)
         laws = tuple(known.get(stores, ()))
         for breach in found:
             text = f"{seed}/{stores} [{case.name}] {breach}"
@@ -68,5 +76,5 @@ def _judged(
         stores += 1
     with capsys.disabled():
         took = time.monotonic() - began
-        print(f" {stores} stores in {took:.0f} s with {judge.version}, {len(is_open)} open breaches", end=" ")
+        print(f" {stores} stores in {took:.0f} s with {version}, {len(is_open)} open breaches", end=" ")
     assert not wrong, f"{len(wrong)} breaches:\n" + "\n".join(wrong)

@@ -16,7 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Self
@@ -77,6 +77,27 @@ class Judge:
         rows, found = law.breaches(case, verdict)
         return [*found, *self._third(case, verdict, leg, rows)]
 
+    def live(self, seed: str, number: int, keep: Path | None = None) -> tuple[Case, list[Breach]]:
+        """A store that a broker's classes hold open, and put messages into between two reads. The broker has
+        mended what was wrong when it loaded the store.
+        """
+        random, directory = Random(f"live/{seed}/{number}"), self.place / f"live-{seed}-{number}"
+        directory.mkdir()
+        case, found = self.generator.make(f"{seed}/{number}", directory), list[Breach]()
+        verdict = self.referee.start(case.root, dict(case.conf))
+        try:
+            for turn in range(3 if not verdict.failure else 0):
+                found += law.breaches(case, verdict)[1]
+                for topic, queue_id in random.choices([*verdict.client_queues, ("A", 0)], k=4):
+                    self.referee.put(topic, queue_id, f"live {turn}")
+                verdict, case = self.referee.served(), replace(case, must_ask=False)  # new messages show it
+            if found and keep is not None:
+                shutil.copytree(case.root, keep / directory.name, symlinks=True, dirs_exist_ok=True)
+            return case, found
+        finally:
+            self.referee.close()
+            shutil.rmtree(directory)
+
     def _third(self, case: Case, verdict: Verdict, leg: str, rows: Rows) -> Iterator[Breach]:
         copy = case.root.with_name("changed")
         conf = self.place / "case.conf"
@@ -113,6 +134,7 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--harm", default="", choices=["", *HARMS], metavar="NAME", help="only this one of harms.py"
     )
+    parser.add_argument("--live", action="store_true", help="the classes hold each store open")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args(words)
     began, counts, stores = time.monotonic(), Counter[tuple[int, str]](), 0
@@ -126,7 +148,8 @@ def main(words: list[str]) -> int:
             if options.seconds and time.monotonic() - began > options.seconds:
                 break
             try:
-                case, found = judge.judge(options.seed, number, options.keep)
+                look = judge.live if options.live else judge.judge
+                case, found = look(options.seed, number, options.keep)
             except Exception as error:  # the run goes on with the next store
                 traceback.print_exc()
                 counts[0, f"the referee fails with {type(error).__name__}"] += 1
