@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -100,7 +101,8 @@ class Generator:
         told = (f"killed at change {at}", left or "left as it was")
         pending = frozenset(body_of(message.body) for message in numbered(topic, 1000, 12))
         name = f"{name}, {left or 'left as it was'}"
-        return Case(root, name, SMALL, told, is_damaged=True, pending=pending)
+        rerun = partial(_commit, failure=None, topic=topic)
+        return Case(root, name, SMALL, told, is_damaged=True, pending=pending, rerun=rerun)
 
     # ---- what happened to it ------------------------------------------------------------------------------
 
@@ -146,9 +148,10 @@ def _before(root: Path) -> Path:
 
 
 def _commit(root: Path, failure: object, topic: str) -> None:
-    """The action that is killed."""
+    """The action that is killed, and that runs again without a failure."""
     from tests.support.failing_writer import Failure, install
 
-    assert isinstance(failure, Failure)
-    install(failure)
+    assert failure is None or isinstance(failure, Failure)
+    if failure is not None:
+        install(failure)
     append(root, numbered(topic, 1000, 12), key=("w", 2))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class Case:
     logs: tuple[str, ...] = ()  # directories of the commitlog, if it has several
     # The bodies of a commit that was killed: readers have all of them or none (docs/write.md).
     pending: frozenset[Body] = frozenset()
+    rerun: Callable[[Path], object] | None = None  # commits them with their key again
     delivery: Mapping[str, int] = field(default_factory=dict)  # UNIQ_KEY -> tags code of delayed messages
 
 
@@ -306,12 +307,14 @@ def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:
 
 NOTHING = "nothing to do"
 LEGS = ("recover", "write", "services", "next")
+_RUN_AGAIN = "the killed commit ran again"
 
 
 def changed(case: Case, copy: Path, leg: str, conf: Path) -> tuple[str, str]:
     """Lets the product change a copy; returns what it said, and the refusal."""
     if leg == "write":
-        answer = asked(Answer("a write", Truth()), copy, lambda answer: _written(case, copy, answer))
+        write = _written if case.rerun is None else _run_again
+        answer = asked(Answer("a write", Truth()), copy, lambda answer: write(case, copy, answer))
         return answer.text, answer.refusal or answer.bug
     words = _words(case, copy, leg, conf)
     if not words:
@@ -357,6 +360,12 @@ def _written(case: Case, copy: Path, answer: Answer) -> Answer:
     return replace(answer, text="written")
 
 
+def _run_again(case: Case, copy: Path, answer: Answer) -> Answer:
+    assert case.rerun is not None
+    case.rerun(copy)
+    return replace(answer, text=_RUN_AGAIN)
+
+
 def third_law(
     case: Case, leg: str, before: Verdict, after: Verdict, rows: Rows, rows_after: Rows, text: str
 ) -> Iterator[Breach]:
@@ -376,6 +385,11 @@ def third_law(
             f"{leg} changes the time of delivery",
             f"{len(late)}, the first {shown(late[0])}; {last_line(text)}",
         )
+    if text == _RUN_AGAIN:
+        counts = Counter(each.body for each in after.messages.values() if each.body in case.pending)
+        if set(counts.values()) != {1} or len(counts) < len(case.pending):
+            words = f"{sum(counts.values())} messages with {len(counts)} of {len(case.pending)} bodies"
+            yield Breach(3, "a commit that runs again is not there once", words)
     if after.failure and before.client:
         yield Breach(3, f"{leg}: a broker does not start any more", after.failure[:200])
     elif gone:
