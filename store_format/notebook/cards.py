@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice, starmap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,11 +37,8 @@ from store_format.display.page import (
 from store_format.display.rows import plain_rows
 from store_format.display.units import duration_text, size_text
 from store_format.errors import StoreError
+from store_format.read.store import Queue, Store
 from store_format.views.registry import view_batches, view_named
-
-if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
-
 
 _TOPICS_SHOWN = 30
 _FINDINGS_SHOWN = 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,11 +19,8 @@ from store_format.display.columns import (
 )
 from store_format.metadata.read import CHECKPOINT_SINCE, config_path, read_checkpoint
 from store_format.metadata.timer import read_timer_check
+from store_format.read.store import Store
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
-
 
 # ---- the view checkpoint -----------------------------------------------------------------------------------
 

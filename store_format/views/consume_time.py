@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,11 +19,8 @@ from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, b
 from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
 from store_format.names import TRACE_PREFIXES
+from store_format.read.store import Store
 from store_format.views.view import View, read_queues
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
-
 
 # ---- the records of the trace topic ------------------------------------------------------------------------
 

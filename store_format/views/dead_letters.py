@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.names import DLQ_PREFIX, RETRY_TOPIC
+from store_format.read.store import Store
 from store_format.views.view import View, read_queues
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
 
 DEAD_LETTER_COLUMNS = (
     BROKER,

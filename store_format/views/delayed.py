@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,8 @@ from store_format.metadata.timer import (
     wheel_path,
 )
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
+from store_format.read.store import Store
 from store_format.views.view import View, read_queues
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
 
 DELAYED_COLUMNS = (
     BROKER,
@@ -131,8 +129,7 @@ def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
                 batch["queueOffset"].to_numpy() >= check.last_timer_queue_offset
             )
             waits |= np.isin(batch["physicalOffset"].to_numpy(), late)
-        kept = batch.append_column("due", pa.array(due)).filter(pa.array(waits))
-        for row in kept.to_pylist():
+        for row in batch.append_column("due", pa.array(due)).filter(pa.array(waits)).to_pylist():
             victim = row["TIMER_DEL_UNIQKEY"]
             if victim is not None:
                 recalls.add((victim, row["due"] // precision))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +34,8 @@ from store_format.display.columns import (
 )
 from store_format.java.text import java_hash_many
 from store_format.names import ORIGIN_MESSAGE_ID, RESENT_FROM, UNIQ_KEY, is_system_topic
+from store_format.read.store import Queue, Store
 from store_format.views.view import View, read_queues
-
-if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
 
 DUPLICATE_COLUMNS = (
     BROKER,
@@ -91,8 +89,7 @@ def _of_topic(
         found, counts = np.unique(_slots_of(_ids_and_keys(batch)["text"], slots), return_counts=True)
         slots[found] = np.minimum(slots[found] + counts, 2)
         texts += int(counts.sum())
-    candidates = texts - int(np.count_nonzero(slots == 1))
-    passes = -(-candidates // texts_max)
+    passes = -(-(texts - int(np.count_nonzero(slots == 1))) // texts_max)
     for number in range(passes):
         first = _first_places(queues, slots, (number, passes), texts_max)
         if not first.num_rows:

@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,12 +33,9 @@ from store_format.files.read import StoreFile, file_status, list_directories, li
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
 from store_format.names import QueueKey, is_light_queue
+from store_format.read.store import Queue, Store
 from store_format.views.measure import look, measure, walk_queues
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
-
 
 # ---- the view files ----------------------------------------------------------------------------------------
 

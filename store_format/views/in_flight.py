@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,12 +11,9 @@ from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColu
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.read import BrokerConf
 from store_format.pop.in_flight import InFlight, read_pop_progress
-from store_format.read.store import read_pieces
+from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
 
 IN_FLIGHT_COLUMNS = (
     BROKER,

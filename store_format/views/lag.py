@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -39,14 +39,11 @@ from store_format.metadata.group_offsets import Committed, RetryOwners, read_com
 from store_format.metadata.read import BrokerConf, Groups, TopicConfigs, read_subscription_groups, read_topics
 from store_format.names import DLQ_PREFIX, QueueKey, is_retry_topic, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
+from store_format.read.store import Queue, Store
 from store_format.read.store_root import tiered_metadata
 from store_format.survey.fates import past_queues
 from store_format.views.measure import Stretches, bytes_at, measure
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
-
 
 LAG_COLUMNS = (
     BROKER,

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.metadata.read import BrokerConf
 from store_format.pop.in_flight import read_pop_progress
+from store_format.read.store import Store
 from store_format.views.lag import LAG_COLUMNS, group_queues, lag_row, measured_places
 from store_format.views.retention import NextLoss, next_losses
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
 
 LAG_BY_TOPIC_COLUMNS = (
     BROKER,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +18,8 @@ from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.message.columns import DecodeOptions
 from store_format.names import QueueKey
-from store_format.read.store import read_pieces
+from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
-
-if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
 
 _COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -11,10 +10,8 @@ from store_format.diagnose.problems import PROBLEM_COLUMNS
 from store_format.display.columns import (
     batches_of,
 )
+from store_format.read.store import Store
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
 
 
 def problems(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,13 +23,10 @@ from store_format.display.columns import (
 from store_format.errors import StoreError
 from store_format.metadata.read import TopicConfigs, read_topics
 from store_format.names import QueueKey, perm_text
+from store_format.read.store import Queue, Store
 from store_format.survey.gone import Gone, given_up_places, gone_of
 from store_format.views.measure import measure
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
-
 
 # ---- the view queues ---------------------------------------------------------------------------------------
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from store_format.errors import OptionError
 from store_format.files.read import all_answered
+from store_format.metadata.read import BrokerConf
 from store_format.names import did_you_mean
+from store_format.read.store import Store
 from store_format.views import (
     checkpoint,
     consume_time,
@@ -31,10 +32,6 @@ from store_format.views import (
     transactions,
 )
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.metadata.read import BrokerConf
-    from store_format.read.store import Store
 
 VIEWS: tuple[View, ...] = (  # in the order of the reference
     queues.TOPICS,

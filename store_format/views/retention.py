@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,15 +22,12 @@ from store_format.files.read import file_status
 from store_format.metadata.read import BrokerConf
 from store_format.names import QueueKey
 from store_format.pop.in_flight import read_pop_progress
+from store_format.read.store import Store
 from store_format.views.delayed import VIEW as DELAYED
 from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.measure import Stretches, measure
 from store_format.views.transactions import find_transactions
 from store_format.views.view import View
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
-
 
 # ---- messages that nobody has read -------------------------------------------------------------------------
 

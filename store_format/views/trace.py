@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,13 +42,11 @@ from store_format.names import (
 )
 from store_format.pop.in_flight import read_pop_progress
 from store_format.read.choice import MessageChoice
+from store_format.read.store import Store
 from store_format.search.look_up import How, look_up
 from store_format.views.consume_time import trace_events
 from store_format.views.transactions import find_transactions
 from store_format.views.view import read_queues
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
 
 _LAST = 1 << 63
 

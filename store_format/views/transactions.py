@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,12 +36,9 @@ from store_format.names import (
     TIMER_TOPIC,
     UNIQ_KEY,
 )
-from store_format.read.store import read_pieces
+from store_format.read.store import Store, read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.views.view import View, read_queues
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
 
 TRANSACTION_COLUMNS = (
     BROKER,

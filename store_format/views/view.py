@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,11 +16,8 @@ from store_format.display.columns import ViewColumn, schema_of
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.read import BrokerConf
 from store_format.names import QueueKey
-from store_format.read.store import read_pieces
+from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
-
-if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
 
 
 @dataclass(frozen=True, slots=True)
