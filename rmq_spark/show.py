@@ -7,16 +7,14 @@ show themselves without these functions. No extra is needed; charts are in `rmq_
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from store_format import MessageStore
 from store_format.display.page import LIMIT, Html
 from store_format.display.rows import plain_rows
 from store_format.notebook.cards import message_cards, table_card, timeline, view_card
-
-if TYPE_CHECKING:
-    from store_format import MessageStore
 
 __all__ = ["message", "table", "trace", "view"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq_spark.plan.batch import plan
@@ -13,9 +13,6 @@ from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
 from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from store_format.errors import StoreError, UnsupportedFormatError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _log = logging.getLogger("rmq_spark")
 

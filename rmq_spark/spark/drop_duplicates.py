@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from rmq_spark.options.option import Given, duration_ms
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 By = str | Column | Sequence[str | Column]
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 
 from rmq_spark.broker import OrderlyGroup
 from rmq_spark.consume.orderly import FOREVER, OrderlyRun
 from rmq_spark.spark.orderly_tasks import handle_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 class Orderly:

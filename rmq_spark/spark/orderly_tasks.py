@@ -9,20 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.errors import PySparkAttributeError, PySparkNotImplementedError
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.conversion import ArrowTableToRowsConversion
+from pyspark.sql.types import StructType
 
 from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.orderly import DeadLetter, OrderlyRun, QueueReport
 from store_format.errors import OptionError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 _QUEUE = ("storedTopic", "brokerName", "queueId")
 _OFFSET, _TIMES = "queueOffset", "reconsumeTimes"

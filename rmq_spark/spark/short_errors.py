@@ -13,12 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+import pyarrow as pa
 
 from store_format.errors import StoreError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

@@ -5,7 +5,6 @@ read for which the caller gives a schema: `spark.read.schema(...)`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -34,9 +33,6 @@ from rmq_spark.plan.output_fields import (
 )
 from store_format.arrays.sql_types import type_name
 from store_format.errors import OptionError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _PLAIN: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),

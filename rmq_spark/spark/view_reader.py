@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.output_fields import refuse_duplicates
@@ -23,10 +23,6 @@ from store_format.errors import OptionError, StoreError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf, read_broker_conf
 from store_format.names import did_you_mean
 from store_format.views.registry import view_batches, view_named
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 
 # ---- the columns of a view ---------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -16,9 +16,6 @@ from rmq_spark.write.send_back import collect_places, commit_send_back
 from rmq_spark.write.stage_and_commit import Staged, abort_write, commit_write, stage_rows
 from rmq_spark.write.target import WriteTarget
 from store_format.errors import OptionError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _QUERY_ID = "sql.streaming.queryId"
 
