@@ -72,8 +72,7 @@ class CountedTimes:
 
     def bins(self) -> NDArray[np.int64]:
         """All steps from the first to the last step with a message."""
-        found = self.table["bin"].to_numpy()
-        return np.arange(found.min(), found.max() + 1) if len(found) else np.zeros(0, np.int64)
+        return np.arange(self._span().start, self._span().stop)
 
     def add_all(self, messages: Messages) -> None:
         for batch in batches_with(messages, (*self._keys, "storeSize"), ("storeTimestamp",)):

@@ -6,6 +6,7 @@ what is left out. Axes have the units of tables.
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +27,23 @@ from rmq_spark.charts.data import (
     messages_of,
     rate_data,
 )
+from rmq_spark.store import LogCluster
 from store_format.display.units import SIZES, size_text
 from store_format.errors import UnsupportedFormatError
 from store_format.names import is_system_topic
+from store_format.read.store import Store
 
 if TYPE_CHECKING:
     import altair as alt
+else:
 
-    from rmq_spark.store import LogCluster
-    from store_format.read.store import Store
+    class _Altair:
+        """Stands for altair, and imports it at its first use."""
+
+        def __getattr__(self, name):
+            return getattr(importlib.import_module("altair"), name)
+
+    alt = _Altair()
 
 
 _WIDTH, _HEIGHT, _ROW = 640, 130, 17
@@ -59,8 +68,6 @@ _TICKS = 5
 
 def topic_colour(title: str | None = None) -> alt.Color:
     """One colour for each value of the column `topic`."""
-    import altair as alt
-
     return alt.Color("topic:N", title=title, sort=None, scale=alt.Scale(range=list(_TOPIC_COLOURS)))
 
 
@@ -73,8 +80,6 @@ def highest(table: pa.Table, name: str, by: str) -> float:
 
 def count_axis(high: float, ticks: int = _TICKS, *, whole: bool = False) -> alt.Axis:
     """An axis of counts up to `high`; `whole` ones have no ticks between them."""
-    import altair as alt
-
     if whole and high <= ticks:
         return alt.Axis(values=list(range(int(high) + 1)), format="d")
     return alt.Axis(format="~s" if high >= _SHORT_FROM else ",~f", tickCount=ticks)
@@ -82,8 +87,6 @@ def count_axis(high: float, ticks: int = _TICKS, *, whole: bool = False) -> alt.
 
 def size_axis(high: float, ticks: int = _TICKS) -> alt.Axis:
     """An axis of bytes up to `high` in one unit of 1024: 0, 2 MiB, 4 MiB."""
-    import altair as alt
-
     power = min(int(math.log2(max(high, 1)) // 10), len(SIZES) - 1)
     unit = 1024**power
     least = max(high, 1) / unit / ticks
@@ -108,8 +111,6 @@ def rate(
     Example: `charts.rate(rmq_spark.open("/data/store"), topic="Orders")`.
     """
     require_altair()
-    import altair as alt
-
     drawn = rate_data(messages_of(source, topic))
     base = in_steps(drawn).mark_rect().properties(width=_WIDTH, height=_HEIGHT)
     panels = []
@@ -144,8 +145,6 @@ def heat_map(
     Example: `charts.heat_map(rmq_spark.open("/data/store"), "Orders")`.
     """
     require_altair()
-    import altair as alt
-
     drawn = heat_data(messages_of(source, topic))
     name = "bytes" if bytes_ else "messages"
     numbers = count_axis(pc.max(drawn.table[name]).as_py() or 0)
@@ -183,8 +182,6 @@ def latency(
     Example: `charts.latency(rmq_spark.open("/data/store"))`.
     """
     require_altair()
-    import altair as alt
-
     drawn = latency_data(messages_of(source, topic))
     x = alt.X("delay:O", title="born → stored", sort=None, axis=alt.Axis(labelAngle=-35, labelLimit=160))
     data = alt.Chart(inline_rows(drawn.table))
@@ -221,8 +218,6 @@ def lag(
     Example: `charts.lag(rmq_spark.open("/data/store"), group="CG_orders")`.
     """
     require_altair()
-    import altair as alt
-
     drawn = lag_data(lag_rows(source, topic, group))
     header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
     chart: alt.FacetChart = (
@@ -243,8 +238,6 @@ def _longest(lag: pa.Table) -> float:
 
 def _lag_layers(longest: float) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
     """The bars, the texts of queues without a bar, and the numbers behind the bars."""
-    import altair as alt
-
     data = alt.Chart().transform_calculate(behind="datum.readable + datum.lost")
     queue = alt.Y("queue:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
     messages = alt.X("messages:Q", title="messages behind", axis=count_axis(longest, 8, whole=True))
@@ -282,7 +275,7 @@ def _lag_layers(longest: float) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
 
 def require_altair() -> None:
     try:
-        import altair  # noqa: F401 # the callers import it too, so that mypy checks their types
+        import altair  # noqa: F401
     except ImportError as error:
         hint = "pip install 'altair>=5.4'"  # pip finds it also where rmq-spark was installed from a checkout
         raise UnsupportedFormatError(
@@ -292,15 +285,11 @@ def require_altair() -> None:
 
 def inline_rows(table: pa.Table) -> alt.InlineData:
     """The rows as data inside the chart. Times stay numbers, so that no browser applies its time zone."""
-    import altair as alt
-
     return alt.InlineData(values=table.to_pylist())
 
 
 def time_axis(drawn: Drawn, what: str = "stored") -> alt.X:
     """An x axis of ms since the epoch, labelled in UTC. Vega's time axis has at most one tick a second."""
-    import altair as alt
-
     starts = drawn.table["startMs"].to_numpy()
     first, stop = (int(starts.min()), int(starts.max()) + drawn.step_ms) if len(starts) else (0, 1)
     step = next((step for step in _TICKS_MS if (stop - first) / step <= _TICKS_MAX), _TICKS_MS[-1])
@@ -324,8 +313,6 @@ def time_axis(drawn: Drawn, what: str = "stored") -> alt.X:
 
 def in_steps(drawn: Drawn) -> alt.Chart:
     """A chart of a table with time steps; `from` and `to` are texts in UTC for the tooltips."""
-    import altair as alt
-
     moment = "utcFormat(datum.{}, '%Y-%m-%d %H:%M:%S.%L')"
     return alt.Chart(inline_rows(drawn.table)).transform_calculate(
         **{"from": moment.format("startMs"), "to": moment.format("stopMs")}
@@ -333,23 +320,16 @@ def in_steps(drawn: Drawn) -> alt.Chart:
 
 
 def titled(text: str, drawn: Drawn) -> alt.TitleParams:
-    import altair as alt
-
     step = [f"steps of {_step_text(drawn.step_ms)}"] if drawn.step_ms else []
     return alt.TitleParams(text=text, subtitle=[*step, *drawn.notes], anchor="start", subtitleColor="#666")
 
 
 def _step_text(ms: int) -> str:
-    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
-        if ms % size == 0:
-            return f"{ms // size} {unit}"
-    return f"{ms} ms"
+    units = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1000, "s"), (1, "ms"))
+    return next(f"{ms // size} {unit}" for size, unit in units if ms % size == 0)
 
 
 # ---- views, and all charts of a store as one ---------------------------------------------------------------
-
-
-_WIDTH, _HEIGHT = 640, 130
 
 
 def disk_use(source: Store | LogCluster, *, title: str = "Commitlog size by day and topic") -> alt.LayerChart:
@@ -358,8 +338,6 @@ def disk_use(source: Store | LogCluster, *, title: str = "Commitlog size by day 
     Example: `charts.disk_use(rmq_spark.open("/data/store"))`.
     """
     require_altair()
-    import altair as alt
-
     drawn = disk_use_data(source)
     longest = highest(drawn.table, "bytes", "day")
     scale = alt.Scale(
@@ -410,8 +388,6 @@ def dead_letters(source: Store | LogCluster, *, title: str = "Dead letters over 
 def _bars(drawn: Drawn, title: str, time: str, series: str) -> alt.Chart:
     """Messages in each step of time. `series` is the name of the column `topic` for people."""
     require_altair()
-    import altair as alt
-
     axis = count_axis(highest(drawn.table, "messages", "startMs"), whole=True)
 
     chart: alt.Chart = (
@@ -439,8 +415,6 @@ def overview(source: Store | LogCluster, *, now_ms: int | None = None) -> alt.VC
     Example: `charts.overview(rmq_spark.open("/data/store"))`.
     """
     require_altair()
-    import altair as alt
-
     parts: list[Any] = []  # Any: charts of different classes
     if any(not is_system_topic(queue.topic) and queue.max_offset for queue in source.queues()):
         parts.append(rate(source))
@@ -448,12 +422,14 @@ def overview(source: Store | LogCluster, *, now_ms: int | None = None) -> alt.VC
     if behind.num_rows:
         parts.append(lag(behind))
     parts.append(disk_use(source))
-    for drawn, title, time, series in (
-        (delayed_data(source, now_ms=now_ms), "Messages that wait, by due time", "due", "topic"),
-        (dead_letters_data(source), "Dead letters over time", "dead since", "group"),
-    ):
-        if drawn.table.num_rows:
-            parts.append(_bars(drawn, title, time, series))
+    parts += [
+        _bars(drawn, title, time, series)
+        for drawn, title, time, series in (
+            (delayed_data(source, now_ms=now_ms), "Messages that wait, by due time", "due", "topic"),
+            (dead_letters_data(source), "Dead letters over time", "dead since", "group"),
+        )
+        if drawn.table.num_rows
+    ]
     name = source.path.rstrip("/").rpartition("/")[2]
     chart: alt.VConcatChart = alt.vconcat(*parts, title=titled(name, Drawn(behind, ()))).resolve_scale(
         color="independent"

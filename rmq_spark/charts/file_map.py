@@ -25,12 +25,13 @@ from store_format.commitlog.walk import Damage, EndKind, Walk
 from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.files.read import StoreFile
+from store_format.read.store import Store
 from store_format.views.files import index_files, queue_files
 
 if TYPE_CHECKING:
     import altair as alt
-
-    from store_format.read.store import Store
+else:
+    from rmq_spark.charts.drawing import alt
 
 READ_BYTES_MAX = 4 << 30  # takes some seconds
 CELLS = 560  # cells of a file of full length
@@ -253,8 +254,6 @@ def file_map(
     Example: `charts.file_map(rmq_spark.open("/data/store"))`.
     """
     require_altair()
-    import altair as alt
-
     drawn = file_map_data(store, read_bytes_max=read_bytes_max)
     header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
     chart: alt.FacetChart = (
@@ -268,8 +267,6 @@ def file_map(
 
 
 def _bars_and_numbers() -> tuple[alt.Chart, alt.Chart]:
-    import altair as alt
-
     name = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
     share = alt.X(
         "low:Q",
