@@ -211,43 +211,27 @@ def write_rows(
     then flushed.
     """
     times: set[str] = set()
-    counted = _Counted(
-        row for batch in batches for row in _flushing(_rows(batch, times), following is not None)
-    )
+    count = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal count
+        for batch in batches:
+            times.update(_time_columns(batch))
+            for row in plain_rows(batch):
+                count += 1
+                yield row
+            if following is not None:
+                sys.stdout.flush()
+
     with _paged(wanted=output.to_terminal and following is None):
         if output.form == "table":
             measured = _MEASURED_ROWS if following is None else min(max(following, 1), _MEASURED_ROWS)
-            _write_table(output, counted, list(names), times, measured)
+            _write_table(output, rows(), list(names), times, measured)
         else:
             writers = {"json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}
-            writers[output.form](output, counted, list(names))
+            writers[output.form](output, rows(), list(names))
         sys.stdout.flush()
-    return counted.count
-
-
-def _rows(batch: pa.RecordBatch, times: set[str]) -> Iterator[Row]:
-    """The rows of a batch; adds its columns with times to `times`."""
-    times |= _time_columns(batch)
-    return plain_rows(batch)
-
-
-def _flushing(rows: Iterator[Row], flush: bool) -> Iterator[Row]:
-    yield from rows
-    if flush:
-        sys.stdout.flush()
-
-
-class _Counted:
-    """An iterable of rows that counts them."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows = rows
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Row]:
-        for row in self._rows:
-            self.count += 1
-            yield row
+    return count
 
 
 # ---- for programs ------------------------------------------------------------------------------------------
@@ -566,8 +550,7 @@ class _Layout:
     def head(self) -> Iterator[str]:
         """The line of titles; before it, where times are short, their date and zone."""
         colour = self.look.colour
-        shown = self.times & set(self.names)
-        if self.short is not None and shown and self.zone_label:
+        if self.short is not None and (self.times & set(self.names)) and self.zone_label:
             label = f"{self.short.date} {self.zone_label}".strip()
             yield painted(f"times: {label}", DIM if colour else "")
         yield painted(self._joined(self.titles, [""] * len(self.titles)), BOLD if colour else "")

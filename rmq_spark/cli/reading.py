@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from rmq_spark.cli.output import Output
 from rmq_spark.cli.remarks import Progress
+from rmq_spark.cli.view_rows import column_named
 from store_format.display.text import first_names
-from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
-from store_format.names import TRACE_PREFIXES, did_you_mean
+from store_format.names import TRACE_PREFIXES
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import offsets_in_time, read_chosen
 from store_format.read.tolerance import Tolerance
@@ -68,18 +68,10 @@ def message_columns(output: Output) -> tuple[str, ...]:
     if output.form == "raw":
         return ("body",)
     if output.columns:
-        return tuple(dict.fromkeys(map(_column_of_message, output.columns)))
+        return tuple(dict.fromkeys(column_named(name, tuple(COLUMNS)) for name in output.columns))
     if output.form != "table":
         return ALL_COLUMNS
     return ("brokerName", *TABLE_COLUMNS) if output.several_stores else TABLE_COLUMNS
-
-
-def _column_of_message(name: str) -> str:
-    by_lower = {column.lower(): column for column in COLUMNS}
-    if name.lower() in by_lower:
-        return by_lower[name.lower()]
-    hint = did_you_mean(name, COLUMNS, "columns", listed_max=len(COLUMNS))
-    raise OptionError(f"--columns: unknown column {name!r}; {hint}")
 
 
 # ---- which messages ----------------------------------------------------------------------------------------

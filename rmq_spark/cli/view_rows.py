@@ -111,7 +111,7 @@ def show_batches(
     The columns are those of `--columns`, else in a table those of `shown`, else all `names`. Of several
     stores, a table begins with the broker.
     """
-    asked = [_column_of_view(name, names) for name in output.columns]
+    asked = [column_named(name, names) for name in output.columns]
     if output.form == "raw":
         asked = ["body"]
     wanted = asked or (list(shown) if shown and output.form == "table" else list(names))
@@ -120,7 +120,8 @@ def show_batches(
     return write_rows(output, (batch.select(wanted) for batch in first_rows(batches, limit)), wanted)
 
 
-def _column_of_view(name: str, known: Sequence[str]) -> str:
+def column_named(name: str, known: Sequence[str]) -> str:
+    """The column of `--columns` with this name, in any case. Raises OptionError for an unknown name."""
     for column in known:
         if column.lower() == name.lower():
             return column

@@ -19,7 +19,7 @@ from rmq_spark.cli.options import (
     refuse_unknown_topic,
     store_argument,
 )
-from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
+from rmq_spark.cli.output import Output, Verdict, output_options, write_records, write_verdict
 from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.display.text import shown
@@ -118,7 +118,7 @@ def info_(
     )
     batch = batch_of(columns, [_summary(store) for store in stores])
     if output.form == "table" and not output.columns:
-        _show_records(output, batch)
+        write_records(output, [batch], batch.schema.names)
         print()
         for store, messages in zip(stores, batch["messages"].to_pylist(), strict=True):
             write_verdict(output, _verdict(store, messages, is_one_of_several=output.several_stores))
@@ -191,12 +191,6 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         damaged = f"{count_text(end.damage_bytes)} damaged bytes"
         readable = f"{count_text(messages)} messages, less those in {damaged}"
     return Verdict(f"{broker}crashed: {readable}; {cut}", f"rmqlog verify {path}", is_bad=True)
-
-
-def _show_records(output: Output, batch: pa.RecordBatch) -> None:
-    from rmq_spark.cli.output import write_records
-
-    write_records(output, [batch], batch.schema.names)
 
 
 def _view_name(name: str) -> str:

@@ -263,8 +263,7 @@ def _conf(store: MessageStore, given: str | None, hours: int | None, delete_when
 
     conf = broker_conf_of(store.path, given)
     if hours is not None:
-        names = conf.given | {"fileReservedTime"}
-        conf = replace(conf, file_reserved_hours=hours, given=names)
+        conf = replace(conf, file_reserved_hours=hours, given=conf.given | {"fileReservedTime"})
     if delete_when is not None:
         try:
             conf = replace(conf, delete_when=parse_hours(delete_when), given=conf.given | {"deleteWhen"})

@@ -70,8 +70,7 @@ def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
     """Whether messages have the word as a key, and none as its id."""
     from store_format.views.trace import NAMED_AS_KEY
 
-    kinds = {what for batch in batches for what in batch["what"].to_pylist()}
-    return kinds == {NAMED_AS_KEY}
+    return {what for batch in batches for what in batch["what"].to_pylist()} == {NAMED_AS_KEY}
 
 
 def _trace_key(stores: list[MessageStore], filters: MessageChoice, output: Output, names: list[str]) -> None:
@@ -89,8 +88,7 @@ def _trace_key(stores: list[MessageStore], filters: MessageChoice, output: Outpu
     }
     if output.form == "table" and not output.columns:
         for i, (each, batches) in enumerate(events.items()):
-            title = f"message {shown(each)}"
-            print("\n" * bool(i) + painted(title, BOLD if output.colour else ""))
+            print("\n" * bool(i) + painted(f"message {shown(each)}", BOLD if output.colour else ""))
             show_batches(output, batches, names, _TRACE)
     else:
         rows = [_named(batch, each) for each, batches in events.items() for batch in batches]
