@@ -493,8 +493,7 @@ class WriteRows:
                 raise IllegalMessageError(f"{self.name_of(row)}: {name} {error}") from error
         codes = pc.fill_null(coded.indices, -1).to_numpy() + 1
         used = parsed if column.null_count else parsed[1:]
-        v6 = any(len(ip) == 16 for ip, _ in used)
-        size = 16 if v6 else 4
+        size = 16 if any(len(ip) == 16 for ip, _ in used) else 4
         ips = np.array([ip[:size].ljust(size, b"\0") for ip, _ in parsed], f"V{size}")
         ports = np.array([port for _, port in parsed], np.int64)
         return Hosts(ips[codes], ports[codes], np.array([len(ip) == 16 for ip, _ in parsed])[codes])

@@ -289,8 +289,7 @@ class _StreamGroup:
 
         Other members may own them by now.
         """
-        part = self._part or self._join()
-        part.note_replay(queues)
+        (self._part or self._join()).note_replay(queues)
 
     def allocate(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, str]:
         """Queue -> client of a repeated batch, by the strategy, as if this query were the only member."""

@@ -467,8 +467,7 @@ def cuts(sizes: _Ints) -> Iterator[tuple[int, int]]:
 
 def _likely_sizes(physical_offsets: _Ints) -> _Ints:
     """How many bytes to read of units of unknown size: up to the next unit, at most 32 KiB."""
-    following = np.append(physical_offsets[1:], physical_offsets[-1:])
-    distance = following - physical_offsets
+    distance = np.append(physical_offsets[1:], physical_offsets[-1:]) - physical_offsets
     return np.clip(np.where(distance > 0, distance, _LIKELY_SIZE_MAX), HEAD_SIZE_MAX, _LIKELY_SIZE_MAX)
 
 

@@ -260,8 +260,7 @@ def table(
         if len(shown) == limit:
             more = True
             break
-        values = row[: len(names)]
-        cells = [_data_cell(*each) for each in zip(names, values, kinds, strict=True)]
+        cells = [_data_cell(*each) for each in zip(names, row[: len(names)], kinds, strict=True)]
         if not space.takes("<tr>" + "".join(cells) + "</tr>"):
             more = full = True
             break
@@ -294,8 +293,7 @@ def _has_value(cell: str) -> bool:
 def _common_date(rows: list[list[str]], times: list[int]) -> list[str]:
     """Leaves the date out of the cells of the columns `times` if they have one date; returns the remark."""
     cells = [row[i] for row in rows for i in times if _has_value(row[i])]
-    matches = [_TIME_CELL.match(cell) for cell in cells]
-    dates = {match[1] if match else "" for match in matches}
+    dates = {match[1] if match else "" for match in map(_TIME_CELL.match, cells)}
     if not dates:
         return []
     date = dates.pop() if len(dates) == 1 else ""

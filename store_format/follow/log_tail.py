@@ -231,8 +231,7 @@ def follow_queues(
 
     if len(going) >= _TRUSTED_MIN:
         places = [news[key].physical_offset for key in going]
-        last = going[places.index(max(places))]
-        sample = {*going[:: len(going) // _SAMPLED], last}
+        sample = {*going[:: len(going) // _SAMPLED], going[places.index(max(places))]}
         follow(sample)
         if len(found) == len(sample):
             found = {key: _grown(queues[key].range, news[key]) for key in going}

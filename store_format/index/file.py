@@ -536,8 +536,7 @@ def confirms(view: FileView, geometry: IndexGeometry) -> bool:
     if _lead_to_units(view, geometry, count):
         return True
     heads = _slots_at(view, slots)
-    numbers = np.arange(1, len(proof) + 1)
-    return bool(((heads >= numbers) & (heads <= count)).all())
+    return bool(((heads >= np.arange(1, len(proof) + 1)) & (heads <= count)).all())
 
 
 def _lead_to_units(view: FileView, geometry: IndexGeometry, count: int) -> bool:

@@ -44,8 +44,7 @@ class Places:
 @cache
 def places_of_kernels(checked: bool = CHECKED) -> Places:
     """Returns `find_places` for the kernels of this package."""
-    source = _directory_of_source()
-    return find_places(source, checked)
+    return find_places(_directory_of_source(), checked)
 
 
 @cache

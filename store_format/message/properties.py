@@ -122,8 +122,7 @@ class PropertyTable:
             self._rows = [decode_properties(raw) for raw in self._raw()]
 
     def _raw(self) -> list[bytes]:
-        stops = self._starts + self._lengths
-        pairs = zip(self._starts.tolist(), stops.tolist(), strict=True)
+        pairs = zip(self._starts.tolist(), (self._starts + self._lengths).tolist(), strict=True)
         return [self._buffer[start:stop].tobytes() for start, stop in pairs]
 
     def find(self, names: Collection[str], *, maps: bool = False) -> None:

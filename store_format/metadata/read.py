@@ -405,8 +405,7 @@ def read_checkpoint(path: str) -> Checkpoint | None:
             data = view.read(0, CHECKPOINT.itemsize)
     except FileNotFoundError:
         return None
-    longs = unpack(data.ljust(CHECKPOINT.itemsize, b"\0"), CHECKPOINT)[0]
-    return Checkpoint(*longs.tolist())
+    return Checkpoint(*unpack(data.ljust(CHECKPOINT.itemsize, b"\0"), CHECKPOINT)[0].tolist())
 
 
 # ---- smaller files -----------------------------------------------------------------------------------------

@@ -340,8 +340,7 @@ def wheel_precision_ms(root: str) -> int | None:
         wheel, log = TimerWheel.open(f"{root}/timerwheel"), TimerLog.open(f"{root}/timerlog")
     except StoreError:
         return None
-    slots = () if wheel is None else wheel.slots()
-    for slot in slots[: -_SLOTS_MAX - 1 : -1]:
+    for slot in (() if wheel is None else wheel.slots())[: -_SLOTS_MAX - 1 : -1]:
         try:
             unit = log.unit_at(int(slot["last_pos"]))
         except StoreError:

@@ -525,8 +525,7 @@ class KeySearch:
             return rows
         starts, offset = run.positions - run.buffer_start, run.file.start + run.buffer_start
         word = np.frombuffer(key.encode(), np.uint8)
-        count = kernels.search.rows_with(run.buffer, starts, run.sizes, offset, word, rows)
-        return rows[:count]
+        return rows[: kernels.search.rows_with(run.buffer, starts, run.sizes, offset, word, rows)]
 
     def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
         refs = written_refs(self.log, run) if self.is_live else self.log.refs_of(run)

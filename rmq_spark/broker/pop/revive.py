@@ -256,8 +256,7 @@ def finish_revive(name: PopName, log: InFlightLog, session: WriteSession) -> Non
 def revive_turn(name: PopName, revive: BegunRevive) -> ServiceTurn:
     """The turn of a revive. The fingerprint tells it from one of the same number of an older, removed log."""
     text = json.dumps(sorted([*key, hex(bits)] for key, bits in revive.bits.items()))
-    fingerprint = int.from_bytes(sha256(text.encode()).digest()[:6])
-    return ServiceTurn(name.part, revive.number, fingerprint)
+    return ServiceTurn(name.part, revive.number, int.from_bytes(sha256(text.encode()).digest()[:6]))
 
 
 # ---- reading -----------------------------------------------------------------------------------------------
@@ -389,8 +388,7 @@ def _pass_over(state: PopState, to_revive: _MessagesToRevive, now_ms: int) -> tu
             changed = state.change_invisible(key, position, pop_time, now_ms + wait - pop_time)
             postponed += changed is not None
         else:
-            changed = state.deliver_again(key, position, pop_time, now_ms)
-            again += changed is not None
+            again += state.deliver_again(key, position, pop_time, now_ms) is not None
     return postponed, again
 
 

@@ -336,8 +336,7 @@ class _Watcher:
             time.sleep(_ROUND_SECONDS)
 
     def _serve(self, changed: Iterable[str]) -> None:
-        concerned = {each for path in changed for each in self._files.get(path, ())}
-        for each in concerned:
+        for each in {each for path in changed for each in self._files.get(path, ())}:
             if isinstance(each, _FollowedStore):
                 self._rang(each)
             elif isinstance(each, _WatchedPath):

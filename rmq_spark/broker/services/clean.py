@@ -479,8 +479,7 @@ def forecast(
     expiry = _expiry(files, conf)
     deletion, count = None, 0
     if files:
-        is_any_hour = level != "normal"
-        deletion = _deletion_ms(expiry[0], now_ms, conf, zone, is_any_hour=is_any_hour)
+        deletion = _deletion_ms(expiry[0], now_ms, conf, zone, is_any_hour=level != "normal")
         count = bisect_right(expiry, deletion)
         if decision.is_forced:
             batch_max = max(conf.delete_file_batch_max, 1)

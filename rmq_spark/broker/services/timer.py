@@ -285,8 +285,7 @@ def _appended(session: WriteSession, copied: _TimerCopies, turn: ServiceTurn) ->
 
 def _refuse_future(plan: TimerPlan) -> None:
     """A broker with such a timercheck would deliver nothing until then."""
-    latest = plan.now.ms + BEHIND_SLOTS_MAX * plan.now.conf.timer_precision_ms
-    if plan.read_ms > latest:
+    if plan.read_ms > plan.now.ms + BEHIND_SLOTS_MAX * plan.now.conf.timer_precision_ms:
         raise CorruptStoreError(
             config_path(plan.store.path, "timercheck"), 0, f"a time up to {plan.now.ms} (ms), the clock",
             f"{plan.read_ms}; set the clock, or the first 8 bytes of the file",

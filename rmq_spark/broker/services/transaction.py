@@ -424,8 +424,7 @@ def _read_undecided(
     offsets, units = read_slice(piece)
     open_ = ~np.isin(offsets, np.fromiter(decided, np.int64, len(decided)))
     sizes = np.cumsum(np.where(open_, units["size"].astype(np.int64), 0))
-    taken = np.cumsum(open_)
-    cut = int(np.searchsorted(taken, count, side="right"))
+    cut = int(np.searchsorted(np.cumsum(open_), count, side="right"))
     cut = min(cut, max(1, int(np.searchsorted(sizes, TURN_BYTES_MAX, side="right"))))
     last = int(offsets[cut - 1]) + 1 if cut < len(offsets) else piece.stop
     chosen = open_[:cut]

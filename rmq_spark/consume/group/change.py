@@ -182,8 +182,7 @@ class Change:
         that other members have read further meanwhile is left alone.
         """
         entries = {queue: self.state.entry(queue) for queue in stops}
-        failed = [queue for queue, stop in stops.items() if stop.times]
-        self.state.reset += bool(failed)
+        self.state.reset += any(stop.times for stop in stops.values())
         for queue, stop in stops.items():
             entry = entries[queue]
             if entry.position is not None and entry.position > stop.offset:
