@@ -637,9 +637,7 @@ def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageV
 
 def _refuse_unknown_topics(path: str, look: WaiterLook, topics: Iterable[str]) -> None:
     """Raises OptionError for a topic that no store at the path has."""
-    known: set[str] = set()
-    for root in store_roots(path):
-        known |= (read_topics(root) or {}).keys()
+    known = {topic for root in store_roots(path) for topic in read_topics(root) or ()}
     there = {topic for store in look.stores for topic, _ in store.queues}
     for topic in topics:
         if not known | there:

@@ -311,8 +311,12 @@ def _read(name: PopName, session: WriteSession, store: Store, rows: _DueMessages
         key = name.topic_of(queue[0]), queue[1]
         if key in taken.damaged and len(of_queue):
             to_revive.is_later[of_queue] = True
-            first = int(to_revive.rows.offset[of_queue].min())
-            _warn_later(name, key, len(of_queue), first, taken.damaged[key])
+            _log.warning(
+                "%s: group %s: %d messages of %s-%d cannot be stored again for now, the first is offset %d: "
+                "%s",
+                name.root, name.group, len(of_queue), shown(key[0]), key[1],
+                to_revive.rows.offset[of_queue].min(), taken.damaged[key],
+            )  # fmt: skip
         elif queue in units and len(of_queue):
             _read_queue(name, session, (taken.log, key, *units[queue]), to_revive, of_queue, parts)
     joined = StoredMessages(join_columns([each.messages for each in parts])) if parts else to_revive.messages
@@ -339,27 +343,15 @@ def _read_queue(
     refused |= {int(offsets[place]): error for place, error in session.refused(copies).items()}
     refused |= damaged
     if refused:
-        first, why = min(refused.items())
-        _warn_again(name, key, len(refused), first, why)
+        _log.warning(
+            "%s: group %s: %d messages of %s-%d cannot be stored again, and are delivered again from their "
+            "own place until a consumer acknowledges them; the first is offset %d: %s",
+            name.root, name.group, len(refused), shown(key[0]), key[1], *min(refused.items()),
+        )  # fmt: skip
     at, is_there = _looked_up(offsets, to_revive.rows.offset[of_queue])
     to_revive.place[of_queue[is_there]] = at[is_there] + sum(map(len, parts))
     to_revive.is_again[of_queue] = np.isin(to_revive.rows.offset[of_queue], list(refused))
     parts.append(messages)
-
-
-def _warn_later(name: PopName, key: QueueKey, count: int, first: int, why: object) -> None:
-    _log.warning(
-        "%s: group %s: %d messages of %s-%d cannot be stored again for now, the first is offset %d: %s",
-        name.root, name.group, count, shown(key[0]), key[1], first, why,
-    )  # fmt: skip
-
-
-def _warn_again(name: PopName, key: QueueKey, count: int, first: int, why: object) -> None:
-    _log.warning(
-        "%s: group %s: %d messages of %s-%d cannot be stored again, and are delivered again from their own "
-        "place until a consumer acknowledges them; the first is offset %d: %s",
-        name.root, name.group, count, shown(key[0]), key[1], first, why,
-    )  # fmt: skip
 
 
 def _looked_up(ascending: _Ints, wanted: _Ints) -> tuple[_Ints, _Flags]:
@@ -506,10 +498,6 @@ class _Log:
     next_due: int | None
     is_broken: bool
 
-    @property
-    def messages(self) -> int:
-        return sum(each.count for each in self.due)
-
 
 @dataclass(frozen=True, slots=True)
 class _RevivePlan:
@@ -521,7 +509,7 @@ class _RevivePlan:
 
     @property
     def due(self) -> int:
-        return sum(each.messages for each in self.logs)
+        return sum(due.count for each in self.logs for due in each.due)
 
     @property
     def changes(self) -> bool:

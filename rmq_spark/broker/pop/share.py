@@ -83,6 +83,11 @@ _Limits = Mapping[QueueKey, tuple[int, int]]  # the first offset of each queue, 
 _DEAD_LEVEL = -1
 
 
+def epoch_ms() -> int:
+    """A function with a name: readers are pickled to tasks, and a lambda cannot be pickled."""
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareOptions:
     """How a share works.
@@ -101,7 +106,7 @@ class ShareOptions:
     fifo: bool | None = None
     sync: bool = False
     lock_timeout: float = 10.0
-    clock_ms: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+    clock_ms: Callable[[], int] = epoch_ms
 
 
 class ConsumerShare:
@@ -145,7 +150,7 @@ class ConsumerShare:
             with write_session(store.path, share._commit_options()) as session:
                 share._adopt(session)
         except BaseException:
-            share._leave()
+            share.leave()
             raise
         share._is_open = True
         return share
@@ -180,7 +185,7 @@ class ConsumerShare:
         """
         names = {queue: (self.topic_of(queue[0]), queue[1]) for queue in queues}
         topics = {topic for topic, _ in names.values()}
-        with self._locked():
+        with CheckedLock(self.name.root, timeout=self.options.lock_timeout):
             known = self._mirror.read()
             taken = self.store.snapshot(topics.__contains__)
             forget_deleted(self.name, self.log, taken.queues)
@@ -240,17 +245,14 @@ class ConsumerShare:
     def _update(self) -> None:
         """Writes the files; later if another writer has the store now."""
         try:
-            with self._locked(0.0):
-                self._compare()
+            with CheckedLock(self.name.root, timeout=0.0):
+                known = self._mirror.read()
+                if self._mirror.is_moved(known):  # by a broker that ran while this process was stopped?
+                    forget_deleted(self.name, self.log, queue_ranges(self.name, self.store))
+                self._mirror.compare(known)
+                self._order_mirror.update()
         except StoreInUseError as error:
             _log.debug("%s: offsets are written later: %s", self.name.root, error)
-
-    def _compare(self) -> None:
-        known = self._mirror.read()
-        if self._mirror.is_moved(known):  # by a broker that ran while this process was stopped?
-            forget_deleted(self.name, self.log, queue_ranges(self.name, self.store))
-        self._mirror.compare(known)
-        self._order_mirror.update()
 
     # ---- revive --------------------------------------------------------------------------------------------
 
@@ -297,7 +299,7 @@ class ConsumerShare:
             if self.failure is None and self._lease.is_last():
                 self._hand_over()
         finally:
-            self._leave()
+            self.leave()
 
     def abandon(self) -> None:
         """In a forked child: closes the locks and files that it shares with its parent, which keeps them."""
@@ -307,9 +309,10 @@ class ConsumerShare:
 
     def leave(self) -> None:
         """Closes the locks and files and hands over nothing, which is what a killed consumer leaves."""
+        self._is_open = False
         self._keeper.close()
-        self._lease.end()
         self.log.close()
+        self._lease.end()
 
     def _hand_over(self) -> None:
         try:
@@ -321,12 +324,6 @@ class ConsumerShare:
             _log.warning(
                 "%s: what group %s has in flight is not handed over: %s", self.name.root, self.group, error
             )
-
-    def _leave(self) -> None:
-        self._is_open = False
-        self._keeper.close()
-        self.log.close()
-        self._lease.end()
 
     def _adopt(self, session: WriteSession) -> None:
         """Takes over what the in-flight log, the offset file and a broker's records have."""
@@ -346,10 +343,6 @@ class ConsumerShare:
 
         self._order_mirror.update(is_deleted)
         note_witnesses(self.name, self.log, queues)
-
-    def _locked(self, timeout: float | None = None) -> CheckedLock:
-        timeout = self.options.lock_timeout if timeout is None else timeout
-        return CheckedLock(self.name.root, timeout=timeout)
 
     def _commit_options(self, lock_timeout: float | None = None) -> CommitOptions:
         root = self.name.root

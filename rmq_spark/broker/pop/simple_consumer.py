@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from rmq_spark.broker.pop.message import ConsumerMetrics, Counters, MessageView, checked_messages
 from rmq_spark.broker.pop.opened_stores import Calls, OpenedStores, PopSettings
-from rmq_spark.broker.pop.share import InitMode, ShareOptions
+from rmq_spark.broker.pop.share import InitMode, ShareOptions, epoch_ms
 from rmq_spark.broker.pop.topic_pop import MESSAGES_MAX, PopRequest, Subscription, check_message_num
 from rmq_spark.broker.pop.waiting import WaiterClosedError
 from rmq_spark.consume.consumer import check_group, parse_tags
@@ -105,10 +105,6 @@ def _check_max_attempts(max_attempts: object) -> int | None:
 # ---- the consumer ------------------------------------------------------------------------------------------
 
 
-def _epoch_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class SimpleConsumer:
     """Receives messages of a store, or of all stores of a cluster directory, for a consumer group.
 
@@ -153,7 +149,7 @@ class SimpleConsumer:
         min_invisible_duration: float = _INVISIBLE_MIN,
         sync: bool = False,
         random: Random | None = None,
-        clock_ms: Callable[[], int] = _epoch_ms,
+        clock_ms: Callable[[], int] = epoch_ms,
     ) -> None:
         (self.path,) = written_path(Given("path", os.fsdecode(path), 0))
         self.group = check_group(group)

@@ -22,9 +22,10 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
-from rmq_spark.broker.pop.share import ConsumerShare, InitMode, ShareOptions, is_ordered
+from rmq_spark.broker.pop.share import ConsumerShare, InitMode, ShareOptions, epoch_ms, is_ordered
 from rmq_spark.consume.consumer import MessageQueue, consuming_group
 from rmq_spark.consume.stream_offset import PopOffset, PoppedRange, StreamOffset
 from rmq_spark.options.group_options import PopOptions
@@ -199,12 +200,16 @@ class _StreamShares:
                 return {key: each.next_offset for key, each in known.items() if each is not None}, owners
 
             found, owners = share.run(change)
-            if any(self._is_behind(key, offset) for key, offset in found.items()):
+            if any(offset > self._stores.queues[key].max_offset for key, offset in found.items()):
                 # Another member has taken messages that are newer than the look. A look that is newer than
                 # the offsets tells them from offsets that went back.
                 self._stores.look()
                 found = {key: offset for key, offset in found.items() if key in self._stores.queues}
-            wrong = [key for key, offset in found.items() if not self._is_there(key, offset)]
+            wrong = [
+                key
+                for key, offset in found.items()
+                if self._losses.begin(key, offset, self._stores.queues[key]) != offset
+            ]
             self._losses.report()
             if wrong:
                 share.begin([self._queues.pop_queue(key) for key in wrong])
@@ -216,15 +221,15 @@ class _StreamShares:
         return _Ready(begins, stops, len(members), again)
 
     def _due_again(self, share_key: _ShareKey, share: ConsumerShare) -> list[_DueAgain]:
-        return _due_again_of(share, share_key[1], self._stores.queues, self.now_ms())
-
-    def _is_behind(self, key: MessageQueue, offset: int) -> bool:
-        """Whether the next offset is behind the end of the queue."""
-        return offset > self._stores.queues[key].max_offset
-
-    def _is_there(self, key: MessageQueue, offset: int) -> bool:
-        """Whether the next offset is in the queue; if not, that is noted as a loss."""
-        return self._losses.begin(key, offset, self._stores.queues[key]) == offset
+        """The messages of a share that wait to be delivered again; the oldest first."""
+        now, queues = self.now_ms(), self._stores.queues
+        keys = share.run(lambda state: [point.key for point in state.again.due(now)])
+        names = [MessageQueue(share.topic_of(flag), share_key[1], queue_id) for flag, queue_id, *_ in keys]
+        return [
+            _DueAgain(share, name, queues[name], key)
+            for name, key in zip(names, keys, strict=True)
+            if name in queues
+        ]
 
     def take(self, ready: _Ready, limits: Limits) -> list[PoppedRange]:
         """Takes messages within the limits. May return nothing: if none matches, or others were faster."""
@@ -466,11 +471,13 @@ class _SharedQueues:
         seen = [known_topics(store.path) for store in self._stores.stores]
         if seen == self._readable_seen:
             return
-        self._readable, self._readable_seen = {}, seen
-        for store, topics in zip(self._stores.stores, seen, strict=True):
-            for topic in self._stores.options.choice.names:
-                if topics is not None and topic in topics:
-                    self._readable[topic, store.broker_name] = topics[topic].readable_queue_ids
+        self._readable_seen = seen
+        self._readable = {
+            (topic, store.broker_name): topics[topic].readable_queue_ids
+            for store, topics in zip(self._stores.stores, seen, strict=True)
+            for topic in self._stores.options.choice.names
+            if topics is not None and topic in topics
+        }
 
 
 # ---- messages that cannot be stored again ------------------------------------------------------------------
@@ -490,18 +497,6 @@ class _DueAgain:
         return self.key[2]
 
 
-def _due_again_of(
-    share: ConsumerShare, broker_name: str, queues: Mapping[MessageQueue, Queue], now_ms: int
-) -> list[_DueAgain]:
-    """The messages of a share, in these queues, that wait to be delivered again; the oldest first."""
-    found = []
-    for key in share.run(lambda state: [point.key for point in state.again.due(now_ms)]):
-        name = MessageQueue(share.topic_of(key[0]), broker_name, key[1])
-        if name in queues:
-            found.append(_DueAgain(share, name, queues[name], key))
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class _AgainTaker:
     """Takes messages that wait, for one query: its `owner`, and what its options say."""
@@ -516,12 +511,8 @@ class _AgainTaker:
 
         A message that does not match the query's filters, or that retention has deleted, is acknowledged.
         """
-        found = []
-        for each in due:
-            taken = each.share.run(self._change(each, self._is_wanted(each)))
-            if taken is not None:
-                found.append(taken)
-        return found
+        taken = [each.share.run(partial(self._deliver, each, self._is_wanted(each))) for each in due]
+        return [each for each in taken if each is not None]
 
     def _is_wanted(self, each: _DueAgain) -> bool:
         if not each.queue.min_offset <= each.offset < each.queue.max_offset:
@@ -530,28 +521,16 @@ class _AgainTaker:
         piece = each.queue.piece(each.offset, each.offset + 1)
         return len(self.scan.matching_offsets(each.queue.store, piece)) > 0
 
-    def _change(self, each: _DueAgain, is_wanted: bool) -> Callable[[PopState], PoppedRange | None]:
-        def change(state: PopState) -> PoppedRange | None:
-            if not is_wanted:
-                state.ack(each.key)
-                return None
-            now = self.now_ms()
-            point = state.deliver_again(each.key, 0, now, now + self.invisible_ms, self.owner)
-            return (
-                None
-                if point is None
-                else PoppedRange(each.name, point.start, point.start + 1, point.pop_time)
-            )
-
-        return change
+    def _deliver(self, each: _DueAgain, is_wanted: bool, state: PopState) -> PoppedRange | None:
+        if not is_wanted:
+            state.ack(each.key)
+            return None
+        now = self.now_ms()
+        point = state.deliver_again(each.key, 0, now, now + self.invisible_ms, self.owner)
+        return None if point is None else PoppedRange(each.name, point.start, point.start + 1, point.pop_time)
 
 
 # ---- the stream --------------------------------------------------------------------------------------------
-
-
-def _epoch_ms() -> int:
-    """A function with a name: readers are pickled to tasks, and a lambda cannot be pickled."""
-    return time.time_ns() // 1_000_000
 
 
 class PopPositions:
@@ -566,7 +545,7 @@ class PopPositions:
         scan: Scan,
         options: PopOptions,
         *,
-        clock_ms: Callable[[], int] = _epoch_ms,
+        clock_ms: Callable[[], int] = epoch_ms,
     ) -> None:
         self.stores = stores
         self._scan = scan

@@ -428,14 +428,10 @@ def _wake_some(root: str, waiters: list[Waiter], changed: Mapping[str, int]) -> 
 
 def _wake_passed_over(waiters: Iterable[Waiter]) -> None:
     """Wakes one waiter of each group, in case those that were woken have ended and taken nothing."""
-    longest: dict[str, Waiter] = {}
-    for waiter in waiters:
-        if waiter.is_passed_over and (
-            waiter.group not in longest or waiter.waits_since < longest[waiter.group].waits_since
-        ):
-            longest[waiter.group] = waiter
-    for waiter in longest.values():
-        waiter.wake()
+    passed_over = [waiter for waiter in waiters if waiter.is_passed_over]
+    passed_over.sort(key=lambda waiter: waiter.waits_since, reverse=True)
+    for longest in {waiter.group: waiter for waiter in passed_over}.values():
+        longest.wake()
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ import datetime
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -238,13 +239,13 @@ class CleanPlan:
         plan. Raises PartsFailedError, whose `done` is the number of deleted files, if a later one cannot be
         deleted.
         """
-        if session is not None:
-            return _deleted(self, session)
         options = CommitOptions(
             log_directories=self.store.commit_log_paths, conf=self.now.conf, lock_timeout=10.0
         )
-        with write_session(self.store.path, options) as own:
-            return _deleted(self, own)
+        held = write_session(self.store.path, options) if session is None else nullcontext(session)
+        with held as own, tallied() as tally:
+            _delete(self, own, tally)
+        return tally.done
 
 
 def plan(
@@ -330,12 +331,6 @@ def local_hour(now_ms: int, zone: datetime.tzinfo | None) -> int:
 
 def _disk_percent(path: str) -> int:
     return disk_space(path).used_percent
-
-
-def _deleted(plan: CleanPlan, session: WriteSession) -> int:
-    with tallied() as tally:
-        _delete(plan, session, tally)
-    return tally.done
 
 
 def _delete(plan: CleanPlan, session: WriteSession, tally: Tally) -> None:

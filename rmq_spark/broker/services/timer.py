@@ -484,14 +484,12 @@ def _refused(store: Store, messages: StoredMessages, due: _Flags) -> _Flags:
     wanted = np.flatnonzero(due & ~queues.bad).tolist()
     errors = _refused_topics(store.path, {topics[row] for row in wanted})
     refused = np.zeros(len(messages), bool)
-    for row in wanted if errors else ():
-        error = errors.get(topics[row])
-        if error is not None:
-            refused[row] = True
-            _log.warning(
-                "%s: the timer message at physical offset %d is not delivered: %s",
-                store.path, messages.physical_offsets[row], error,
-            )  # fmt: skip
+    for row in [row for row in wanted if topics[row] in errors]:
+        refused[row] = True
+        _log.warning(
+            "%s: the timer message at physical offset %d is not delivered: %s",
+            store.path, messages.physical_offsets[row], errors[topics[row]],
+        )  # fmt: skip
     return refused
 
 

@@ -246,15 +246,16 @@ class _CheckPlan:
                 _Act.EXPIRE: "discard",
                 _Act.ASK: "check again",
             }
-            for message, offset, act, answer in zip(
-                half_messages(halves), halves.queue_offsets.tolist(), self.acts, self.answered(), strict=True
-            ):
-                rows.append(
-                    (
-                        message.msg_id, message.topic, message.queue_id, message.producer_group, offset,
-                        message.check_times, self.now.ms - message.born_timestamp, answer or names[act],
-                    )
-                )  # fmt: skip
+            rows = [
+                (
+                    message.msg_id, message.topic, message.queue_id, message.producer_group, offset,
+                    message.check_times, self.now.ms - message.born_timestamp, answer or names[act],
+                )
+                for message, offset, act, answer in zip(
+                    half_messages(halves), halves.queue_offsets.tolist(), self.acts, self.answered(),
+                    strict=True,
+                )
+            ]  # fmt: skip
         return pa.Table.from_batches([batch_of(CHECK_COLUMNS, rows)])
 
     def apply(self, session: WriteSession) -> int:

@@ -135,10 +135,8 @@ class FlushService:
         start = None if last is None else last.stop
         if not abort_mark(store.path):  # no commit since the last flush, or a broker's `abort`
             return _FlushPlan(0, None, None, start, stop, now.ms, self._flushed)
-        if last is None or now.ms < last.at_ms:
-            return _FlushPlan(1, None, None, start, stop, now.ms, self._flushed)
-        unflushed = (stop or 0) - last.stop
-        if is_flush_due(now.conf, now.ms - last.at_ms, unflushed):
+        unflushed = (stop or 0) - (start or 0)
+        if last is None or now.ms < last.at_ms or is_flush_due(now.conf, now.ms - last.at_ms, unflushed):
             return _FlushPlan(1, None, None, start, stop, now.ms, self._flushed)
         is_much = unflushed >= now.conf.flush_commit_log_least_pages * _PAGE_SIZE
         thorough = now.conf.flush_commit_log_thorough_interval_ms
