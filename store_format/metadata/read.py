@@ -78,18 +78,15 @@ _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class TopicConfigs(Mapping[str, TopicConfig]):
-    """topics.json: topic -> configuration. `raw` is the whole file; a rewrite keeps unknown members.
-    `is_backup`: these are of the `.bak`, because the file itself is missing or cannot be read.
-    """
+class _Configs(Mapping[str, _T]):
+    """Name -> configuration. `raw` is the whole file; a rewrite keeps unknown members."""
 
-    table: Mapping[str, TopicConfig]
+    table: Mapping[str, _T]
     data_version: DataVersion | None
     raw: Mapping[str, Any]
-    is_backup: bool = False
 
-    def __getitem__(self, topic: str) -> TopicConfig:
-        return self.table[topic]
+    def __getitem__(self, name: str) -> _T:
+        return self.table[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.table)
@@ -99,22 +96,19 @@ class TopicConfigs(Mapping[str, TopicConfig]):
 
 
 @dataclass(frozen=True)
-class Groups(Mapping[str, SubscriptionGroup]):
-    """subscriptionGroup.json: group -> configuration; `forbidden`: group -> topic -> bits; `raw` as above."""
+class TopicConfigs(_Configs[TopicConfig]):
+    """topics.json, by topic. `is_backup`: these are of the `.bak`, because the file itself is missing or
+    cannot be read.
+    """
 
-    table: Mapping[str, SubscriptionGroup]
+    is_backup: bool = False
+
+
+@dataclass(frozen=True)
+class Groups(_Configs[SubscriptionGroup]):
+    """subscriptionGroup.json, by group. `forbidden`: group -> topic -> bits."""
+
     forbidden: Mapping[str, Mapping[str, int]]
-    data_version: DataVersion | None
-    raw: Mapping[str, Any]
-
-    def __getitem__(self, group: str) -> SubscriptionGroup:
-        return self.table[group]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.table)
-
-    def __len__(self) -> int:
-        return len(self.table)
 
 
 def config_path(root: str, name: str) -> str:
@@ -259,7 +253,7 @@ def _groups(raw: dict[str, Any]) -> Groups:
         }
         for group, topics in entries(raw.get("forbiddenTable"), "forbiddenTable").items()
     }
-    return Groups(groups, forbidden, data_version(raw), raw)
+    return Groups(groups, data_version(raw), raw, forbidden)
 
 
 def _consumer_offsets(raw: dict[str, Any]) -> ConsumerOffsets:
@@ -437,12 +431,8 @@ def _queue_mapping(topic: str, value: Any, where: str) -> QueueMapping:
     return bean(QueueMapping, value, where, topic=topic, hosted_queues=hosted)
 
 
-def read_consumer_filters(root: str) -> dict[str, dict[str, ConsumerFilter]] | None:
-    """consumerFilter.json by topic and group (ConsumerFilterManager)."""
-    return read_config(config_path(root, "consumerFilter.json"), _consumer_filters)
-
-
 def _consumer_filters(raw: dict[str, Any]) -> dict[str, dict[str, ConsumerFilter]]:
+    """consumerFilter.json by topic and group (ConsumerFilterManager)."""
     name = "filterDataByTopic"
     return {
         topic: {
@@ -519,11 +509,6 @@ def _metrics(name: str) -> Callable[[dict[str, Any]], dict[str, Metric]]:
 def read_timer_metrics(root: str) -> dict[str, Metric] | None:
     """timermetrics (TimerMetrics): destination topic -> messages in the timer."""
     return read_config(config_path(root, "timermetrics"), _metrics("timingCount"))
-
-
-def read_transaction_metrics(root: str) -> dict[str, Metric] | None:
-    """transactionMetrics (TransactionMetrics): destination topic -> undecided half messages."""
-    return read_config(config_path(root, "transactionMetrics"), _metrics("transactionCount"))
 
 
 def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
@@ -750,7 +735,7 @@ def parse_properties(data: bytes) -> dict[str, str]:
     """The entries of a Java properties file (java.util.Properties.load); the last entry of a name counts."""
     entries = {}
     line = ""
-    for part in re.split(r"\r\n|\r|\n", data.decode("latin-1")):
+    for part in [*re.split(r"\r\n|\r|\n", data.decode("latin-1")), ""]:  # "" ends the last line
         part = part.lstrip(" \t\f")
         if not line and (not part or part[0] in "#!"):
             continue
@@ -762,10 +747,6 @@ def parse_properties(data: bytes) -> dict[str, str]:
         assert match is not None  # Every part of the pattern may be empty.
         entries[_unescaped(match[1])] = _unescaped(match[2])
         line = ""
-    if line:
-        match = _ENTRY.match(line)
-        assert match is not None
-        entries[_unescaped(match[1])] = _unescaped(match[2])
     return entries
 
 

@@ -193,7 +193,7 @@ class QueueMapping:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFilter:
-    """ConsumerFilterData: a group's expression for a topic; dead if `dead_time` >= `born_time`."""
+    """ConsumerFilterData: a group's expression for a topic."""
 
     topic: str
     consumer_group: str
@@ -204,10 +204,6 @@ class ConsumerFilter:
     client_version: int = 0
     bloom_filter_data: Mapping[str, Any] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def dead(self) -> bool:
-        return self.dead_time >= self.born_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,13 +398,17 @@ def bean(kind: type[_T], value: Any, where: str, **given: Any) -> _T:
 @cache
 def _members_of(kind: type[Any]) -> list[_Member]:
     """Of each field its name, its member, and the converter of the member."""
-    found: list[_Member] = []
-    for each in fields(kind):
-        head, *tail = each.name.split("_")
-        if each.name != "unknown":
-            name = head + "".join(part.capitalize() for part in tail)
-            found.append((each.name, name, _CONVERTERS.get(str(each.type), _of_caller)))
-    return found
+    return [
+        (each.name, java_name(each.name), _CONVERTERS.get(str(each.type), _of_caller))
+        for each in fields(kind)
+        if each.name != "unknown"
+    ]
+
+
+def java_name(name: str) -> str:
+    """The name of a Java field, of a field in snake_case."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 # ---- the bytes of the files --------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from store_format.display.columns import (
 )
 from store_format.metadata.read import CHECKPOINT_SINCE, config_path, read_checkpoint
 from store_format.metadata.timer import read_timer_check
+from store_format.metadata.values import java_name
 from store_format.read.store import Store
 from store_format.views.view import View
 
@@ -47,14 +48,9 @@ def checkpoint(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
         for name, value in (asdict(read) if read is not None else {}).items():
             time = time_us(value) if name.endswith(("timestamp", "time")) and value > 0 else None
             rows.append(
-                (store.broker_name, file, _java_name(name), value, time, since.get(name, _TIMER_SINCE))
+                (store.broker_name, file, java_name(name), value, time, since.get(name, _TIMER_SINCE))
             )
     return batches_of(CHECKPOINT_COLUMNS, rows)
-
-
-def _java_name(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 CHECKPOINT = View("checkpoint", "How far the broker had flushed its files.", CHECKPOINT_COLUMNS, checkpoint)

@@ -155,14 +155,11 @@ def _fitted(output: Output, severity: str, line: str) -> str:
 
 
 def _sums(summary: LogSummary) -> dict[str, int | str | None]:
-    return {_camel(name): value for name, value in asdict(summary).items()} | {
+    from store_format.metadata.values import java_name
+
+    return {java_name(name): value for name, value in asdict(summary).items()} | {
         "totalBytes": summary.total_bytes
     }
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 def _print_sums(root: str, diagnosis: Diagnosis, write: Callable[[str], object]) -> None:

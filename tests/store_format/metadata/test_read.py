@@ -19,7 +19,6 @@ from store_format.metadata.read import (
     config_path,
     load_config,
     loaded_bytes,
-    read_consumer_filters,
     read_consumer_offsets,
     read_delay_offsets,
     read_local_offsets,
@@ -29,7 +28,6 @@ from store_format.metadata.read import (
     read_subscription_groups,
     read_timer_metrics,
     read_topics,
-    read_transaction_metrics,
 )
 from store_format.metadata.values import (
     ConsumerFilter,
@@ -51,6 +49,11 @@ def _root(tmp_path: Path, name: str, text: str | None) -> str:
     if text is not None:
         (tmp_path / "config" / name).write_text(text, encoding="utf-8")
     return str(tmp_path)
+
+
+def _decoded(root: str, name: str) -> object:
+    """The file of `config/` as the broker's manager decodes it."""
+    return config_json.read_config(config_path(root, name), config_json.DECODERS[name])
 
 
 # ---- golden ------------------------------------------------------------------------------------------------
@@ -106,7 +109,7 @@ def test_golden_topics_and_groups_in_both_dialects(golden: Callable[[str], Path]
 
 def test_golden_metrics(golden: Callable[[str], Path]) -> None:
     root = str(golden("delay-tx-5.5.0"))
-    timer, transaction = read_timer_metrics(root), read_transaction_metrics(root)
+    timer, transaction = read_timer_metrics(root), _decoded(root, "transactionMetrics")
     assert timer == {"Timer": Metric(30, 1795244069070)}
     assert transaction == {"Tx": Metric(16, 1795244069771)}
 
@@ -331,13 +334,12 @@ def test_consumer_filters(tmp_path: Path) -> None:
     text = """{"filterDataByTopic":{"TopicTest":{"groupFilterData":{"GID_a":{"bloomFilterData":{"bitNum":112,"bitPos":[46,22,110]},
 	"bornTime":1700000000000,"clientVersion":1700000000001,"consumerGroup":"GID_a","dead":false,"deadTime":0,"expression":"a > 1 {0:1}",
 	"expressionType":"SQL92","topic":"TopicTest"}},"topic":"TopicTest"}}}"""  # noqa: E501
-    filters = read_consumer_filters(_root(tmp_path, "consumerFilter.json", text))
+    filters = _decoded(_root(tmp_path, "consumerFilter.json", text), "consumerFilter.json")
     bloom = {"bitNum": 112, "bitPos": [46, 22, 110]}
     expected = ConsumerFilter(
         "TopicTest", "GID_a", "a > 1 {0:1}", "SQL92", 1700000000000, 0, 1700000000001, bloom, {"dead": False}
     )
     assert filters == {"TopicTest": {"GID_a": expected}}
-    assert not expected.dead
 
 
 def test_order_infos_with_absolute_offsets(tmp_path: Path) -> None:
@@ -382,6 +384,6 @@ def test_missing_directory_is_unknown(tmp_path: Path) -> None:
         if name.startswith("read_") and getattr(value, "__module__", None) == config_json.__name__
         if name not in ("read_config", "read_local_offsets", "read_checkpoint", "read_broker_conf")
     ]
-    assert len(readers) == 11
+    assert len(readers) == 9
     for reader in readers:
         assert reader(str(tmp_path / "missing")) is None
