@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from mmap import ACCESS_COPY, mmap
 from types import TracebackType
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -68,10 +68,8 @@ class FileWindow(NamedTuple):
 class FileView:
     """A store file, open for reading: positional reads, slices, and windows over many ranges.
 
-    A context manager; a `FileCache` closes its own views. `bytes_read` counts what all views have read.
+    A context manager; a `FileCache` closes its own views.
     """
-
-    bytes_read: ClassVar[int] = 0
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -92,7 +90,6 @@ class FileView:
             part = os.pread(self._descriptor, length, position)
             if not part:
                 break
-            FileView.bytes_read += len(part)
             parts.append(part)
             position += len(part)
             length -= len(part)
@@ -113,7 +110,6 @@ class FileView:
             if not count:
                 break
             done += count
-        FileView.bytes_read += done
         return done
 
     def window(self, start: int, stop: int, buffers: Buffers | None = None) -> _Bytes:
@@ -316,7 +312,6 @@ class ObjectView(FileView):
                 data = blocks.fetch(self._object, start, stop).result()
                 self._ahead.clear()
             self._reached = stop
-        FileView.bytes_read += len(data)
         return data
 
     def _next(self, start: int, stop: int) -> memoryview:
@@ -388,7 +383,6 @@ class ObjectView(FileView):
             data = piece.fetched.result()
         except FileReplacedError:
             data = self._bytes(piece.start, piece.stop)
-        FileView.bytes_read += len(data)
         for window in windows:
             window.take(piece.start, np.frombuffer(data, np.uint8), buffers)
         for window in piece.ending:
@@ -480,7 +474,6 @@ def begin_of_only_file(directory: str, into: _Bytes) -> FileBegin | None:
             os.close(descriptor)
     except OSError:
         return None
-    FileView.bytes_read += read
     return FileBegin(int(names[0]), status.st_size, status.st_blocks * _STATUS_BLOCK, read)
 
 
