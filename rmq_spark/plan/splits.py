@@ -329,10 +329,12 @@ def _physical_ranges(slices: Iterable[_Sized]) -> dict[int, tuple[int, int]]:
     """`physical_range` by the identity of each slice of object storage. Slices of one queue are looked at
     together: its file is fetched once.
     """
-    remote: list[_Sized] = []
-    for store, mine in groupby(slices, lambda each: each.store):
-        if any(map(paths.is_remote, store.commit_log_paths)):
-            remote += mine
+    remote = [
+        each
+        for store, mine in groupby(slices, lambda each: each.store)
+        if any(map(paths.is_remote, store.commit_log_paths))
+        for each in mine
+    ]
     queues: dict[int, list[QueueSlice]] = {}
     for each in remote:
         queues.setdefault(id(each.slice.queue), []).append(each.slice)

@@ -61,21 +61,26 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
     reach_stores(options)
     skip = not options.fail_on_data_loss if skip_unreadable is None else skip_unreadable
     refused: list[StoreError] = []
-    stores: list[tuple[str, Store]] = []
-    for path in options.paths:
-        for root in _roots(path, options, refused.append if skip else refuse):
-            store = Store.open(
-                root,
-                broker_name=options.broker_name,
-                commit_log_paths=options.commit_log_paths,
-                skip_unreadable=skip,
-                unfiled_queues=options.unfiled_queues,
-                fail_on_unknown=None if skip_unreadable else options.fail_on_data_loss,
-                holds_last=options.holds_last(root),
-            )
-            stores.append((path, store))
-    refuse_repeated((path, store.path, store.commit_log_paths) for path, store in stores)
-    found = [store for _, store in stores]
+    roots = [
+        (path, root)
+        for path in options.paths
+        for root in _roots(path, options, refused.append if skip else refuse)
+    ]
+    found = [
+        Store.open(
+            root,
+            broker_name=options.broker_name,
+            commit_log_paths=options.commit_log_paths,
+            skip_unreadable=skip,
+            unfiled_queues=options.unfiled_queues,
+            fail_on_unknown=None if skip_unreadable else options.fail_on_data_loss,
+            holds_last=options.holds_last(root),
+        )
+        for _, root in roots
+    ]
+    refuse_repeated(
+        (path, store.path, store.commit_log_paths) for (path, _), store in zip(roots, found, strict=True)
+    )
     refuse_equal_names((store.broker_name, store.path) for store in found)
     found[0].pass_over(refused)
     return found

@@ -130,14 +130,13 @@ class ProducedMessages:
         places = np.flatnonzero(self.store == store)
         if len(places) == len(self):
             return self
-        taken: dict[str, Any] = {}
-        for name in self.__slots__:
-            values = getattr(self, name)
+
+        def taken(values: Any) -> Any:  # Any: each field has its type
             if isinstance(values, np.ndarray):
-                taken[name] = values[places]
-            else:
-                taken[name] = values.take(pa.array(places)) if isinstance(values, pa.Array) else values
-        return ProducedMessages(**taken)
+                return values[places]
+            return values.take(pa.array(places)) if isinstance(values, pa.Array) else values
+
+        return ProducedMessages(**{name: taken(getattr(self, name)) for name in self.__slots__})
 
     def columns(self, store_host: Host) -> MessageColumns:
         """The columns for `store_format.message.encode`; the commit assigns offsets and store times."""

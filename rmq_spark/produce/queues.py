@@ -275,11 +275,9 @@ class QueueSelector:
     def _group_table(self, groups: list[list[QueueGroup]]) -> NDArray[np.int64]:
         """The group of each topic (row) in each store (column), -1 if the store does not have the topic."""
         table = np.full((len(groups), len(self._routes.stores)), -1)
-        number = 0
-        for topic, of_topic in enumerate(groups):
-            for group in of_topic:
-                table[topic, group.store] = number
-                number += 1
+        places = ((topic, group.store) for topic, of_topic in enumerate(groups) for group in of_topic)
+        for number, place in enumerate(places):
+            table[place] = number
         return table
 
     # ---- strategies ----------------------------------------------------------------------------------------

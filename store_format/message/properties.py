@@ -49,12 +49,11 @@ def decode_properties(raw: bytes) -> dict[str, str]:
     >>> decode_properties(b"KEYS\\x01k1 k2\\x02TAGS\\x01\\x02")
     {'KEYS': 'k1 k2'}
     """
-    properties = {}
-    for segment in raw.split(_PROPERTY):
-        name, _, value = segment.partition(_NAME_VALUE)
-        if name and value:
-            properties[decode_utf8(name)] = decode_utf8(value)
-    return properties
+    return {
+        decode_utf8(name): decode_utf8(value)
+        for name, _, value in (segment.partition(_NAME_VALUE) for segment in raw.split(_PROPERTY))
+        if name and value
+    }
 
 
 # ---- the appended CRC property -----------------------------------------------------------------------------

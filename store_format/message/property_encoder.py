@@ -157,10 +157,7 @@ def _strings_one_by_one(
     columns = [values.each(count) for values in given.values()]
     for entries_count in maps.counts.tolist():
         pairs = [*islice(own, entries_count), *zip(given, map(next, columns), strict=True)]
-        properties: dict[str, bytes] = {}
-        for name, value in pairs:
-            if name and value:
-                properties[name] = value
+        properties = {name: value for name, value in pairs if name and value}
         names = tuple(properties)
         yield b"".join(
             names[place].encode() + _NAME_VALUE + properties[names[place]] + _PROPERTY

@@ -163,11 +163,12 @@ def read_group_offsets(root: str, group: str) -> dict[QueueKey, int]:
     """
     refuse_foreign_offsets(root)
     _, found = read_broker_offsets(root, is_needed=True)
-    offsets: dict[QueueKey, int] = {}
-    for topic, owner, table in found.by_topic_and_group() if found is not None else ():
-        if owner == group:
-            offsets |= {(topic, queue_id): offset for queue_id, offset in table.items()}
-    return offsets
+    return {
+        (topic, queue_id): offset
+        for topic, owner, table in (found.by_topic_and_group() if found is not None else ())
+        if owner == group
+        for queue_id, offset in table.items()
+    }
 
 
 def read_committed(root: str) -> Committed:

@@ -237,12 +237,12 @@ def _commits(store: Store, found: Sequence[Transaction]) -> tuple[dict[int, dict
     topics = {each.copies[-1][REAL_TOPIC] for each in found}
     # up to 5.4 a committed message may also be delayed
     queues = store.queues(lambda topic: topic in topics or topic in (SCHEDULE_TOPIC, TIMER_TOPIC))
-    starts = {}
-    for queue in queues:
-        is_scanned = queue.scanned is not None
-        starts[queue.topic, queue.queue_id] = (
-            queue.min_offset if is_scanned else queue.offset_at(first, on_damage="DROPMALFORMED")
-        )
+    starts = {
+        queue.key: queue.offset_at(first, on_damage="DROPMALFORMED")
+        if queue.scanned is None
+        else queue.min_offset
+        for queue in queues
+    }
     commits: dict[int, dict[str, Any]] = {}
     for batch in read_queues(queues, _COMMIT_COLUMNS, starts):
         kind = batch["sysFlag"].to_numpy() & sysflag.TRANSACTION_MASK

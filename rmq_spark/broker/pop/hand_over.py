@@ -389,13 +389,10 @@ def _ack_handed_over(state: PopState, points: Iterable[CheckPoint]) -> None:
     written: defaultdict[tuple[int, int, int], set[int]] = defaultdict(set)
     for point in points:
         written[point.flag, point.queue_id, point.pop_time].update(point.offsets)
-    own: list[tuple[PointKey, list[int]]] = []
-    for known in state.check_points():
+    for known in [each for each in state.check_points() if each.origin is None]:
         offsets = written.get((known.flag, known.queue_id, known.pop_time))
-        if offsets is not None and known.origin is None:
-            own.append((known.key, [i for i, offset in enumerate(known.offsets) if offset in offsets]))
-    for key, positions in own:
-        state.ack(key, positions)
+        if offsets is not None:
+            state.ack(known.key, [i for i, offset in enumerate(known.offsets) if offset in offsets])
 
 
 def _positions(bits: int) -> list[int]:

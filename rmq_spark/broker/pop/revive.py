@@ -386,11 +386,12 @@ def _pass_over(state: PopState, to_revive: _MessagesToRevive, now_ms: int) -> tu
 
 def _begin(state: PopState, wanted: Mapping[PointKey, int], now_ms: int) -> BegunRevive | None:
     """Notes the revive of what is still due and not acknowledged; None if nothing is left."""
-    left = {}
-    for key, bits in wanted.items():
-        point = state.check_point(key)
-        if point is not None and point.visible_at <= now_ms and bits & ~point.acked:
-            left[key] = bits & ~point.acked
+    points = {key: state.check_point(key) for key in wanted}
+    left = {
+        key: wanted[key] & ~point.acked
+        for key, point in points.items()
+        if point is not None and point.visible_at <= now_ms and wanted[key] & ~point.acked
+    }
     return state.begin_revive(left) if left else None
 
 

@@ -198,11 +198,11 @@ def find_decisions(
     for each in find_transactions(store, msg_ids=ids, queue_offsets=offsets):
         for place in (each.copies[-1]["msgId"], *(copy["queueOffset"] for copy in each.copies)):
             by_name.setdefault(place, []).append(each)
-    known = {}
-    for name, decision in wanted:
-        named = by_name.get(name.msg_id if name.queue_offset is None else name.queue_offset)
-        if named:
-            known[name] = _decision(name, decision, named)
+    known = {
+        name: _decision(name, decision, named)
+        for name, decision in wanted
+        if (named := by_name.get(name.msg_id if name.queue_offset is None else name.queue_offset))
+    }
     _refuse_contrary(known)
     _refuse_unopened(store, [each for each in known.values() if each.is_due and each.decision == COMMIT])
     return known
