@@ -23,7 +23,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.diagnose.commitlog import Lost, Targets
 from store_format.diagnose.files import checked_files
 from store_format.diagnose.problems import INDEX_ADVICE, Findings, Severity
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.view import open_view
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
@@ -273,7 +273,7 @@ def open_index_check(root: str, log: CommitLog, log_end: int, state: StoreState)
     """
     if state is not StoreState.CLEAN:
         return None
-    with suppress(CorruptStoreError):  # another check reports it
+    with suppress(CorruptStoreError, OptionError):  # another check reports it
         checkpoint = read_checkpoint(f"{root}/checkpoint")
         geometry = settings_of_files(root, log, RecoverOptions()).geometry
         check = IndexCheck.open(root, geometry, log.min_offset, log_end)

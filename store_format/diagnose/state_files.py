@@ -24,7 +24,7 @@ from store_format.metadata import read as config_json
 from store_format.metadata.read import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey
-from store_format.survey.fates import lost_topics, needs_config
+from store_format.survey.fates import has_rocksdb_config, lost_topics, needs_config
 from store_format.survey.gone import ADVICE, LostLog, find_lost_log
 
 _TOPICS_ADVICE = (
@@ -255,9 +255,11 @@ def check_topics(
         topics = config_json.read_topics(root)
     except CorruptStoreError:
         return 0, 0  # check_config has reported the file
-    if topics is not None:
-        _check_topic_types(findings, directories, topics)
+    if topics is None and has_rocksdb_config(root):
+        return 0, 0
     lost = lost_topics(root)
+    if topics is not None or not lost:
+        _check_topic_types(findings, directories, topics or {})
     if lost:
         names = f"the {len(lost)} topic{'s' * (len(lost) != 1)}"
         expected, found = f"{names} that have consume queue files", "no file with them that can be read"
@@ -267,8 +269,6 @@ def check_topics(
         path = config_json.config_path(root, "topics.json")
         findings.add("damage", path, 0, expected, found, _TOPICS_ADVICE)
     without = {topic: 0 for topic, _ in filled if needs_config(topic) and topic not in (topics or ())}
-    if topics is None:
-        without = {topic: 0 for topic in without if topic in lost}
     for (topic, _), (_, count) in filled.items():
         if topic in without:
             without[topic] += count

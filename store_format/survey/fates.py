@@ -440,7 +440,7 @@ def deleted_until(root: str) -> Callable[[str], int]:
         journal = read_journal(root)
     except CorruptStoreError:  # who needs the file raises the error
         return lambda topic: 0
-    if not topics or _has_rocksdb_config(root):  # a broker's topics.json is never empty
+    if not topics or has_rocksdb_config(root):  # a broker's topics.json is never empty
         return lambda topic: 0
     created: dict[str, int] = {}
     if journal is not None:
@@ -515,7 +515,7 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
         *entry_names(f"{root}/config", missing_ok=True),
         *entry_names(f"{root}/.rmqlog", missing_ok=True),
     }
-    if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root):
+    if names.isdisjoint(_BESIDE_TOPICS) or has_rocksdb_config(root):
         return {}
     known = known_topics(root)
     missing = missing_topics(root, known) if known else {}
@@ -605,7 +605,7 @@ def filed_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str
                 yield found
 
 
-def _has_rocksdb_config(root: str) -> bool:
+def has_rocksdb_config(root: str) -> bool:
     return any(paths.exists(f"{root}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
 
 
