@@ -74,6 +74,10 @@ class Claims:
     def copy(self) -> Self:
         return replace(self, runs=[*self.runs], left=[*self.left])
 
+    def count(self, start: int = 0, stop: int = OFFSET_MAX) -> int:
+        """How many of the queue offsets [start, stop) are claimed."""
+        return sum(max(min(high, stop) - max(low, start), 0) for low, high in self.runs)
+
     def add(self, rows: _Rows, *, begins: bool = False) -> Iterator[tuple[bool, _Rows]]:
         """Takes in messages, records with the fields of `CLAIM`. Yields those that count, in runs of
         consecutive offsets, each with whether the queue begins again with it.

@@ -6,8 +6,9 @@ after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -38,14 +39,16 @@ from store_format.diagnose.state_files import (
     check_state,
     check_topics,
 )
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import all_answered, entry_names
 from store_format.files.view import FileCache
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.read.snapshot import ends_after_crash, torn_end
+from store_format.read.store import Queue, Store
 from store_format.read.store_root import looks_like_store, refuse_root
 from store_format.survey.gone import dledger_logs
 from store_format.survey.log_end import ReadableEnd, certain_end, end_after_stop, find_readable_end
+from store_format.survey.right_entries import shown_delays
 
 
 @all_answered()
@@ -89,6 +92,7 @@ def diagnose(
     may_go_on = base is not None or bool(dledger_logs(root))
     states = _judged_as(state, readable, may_go_on=may_go_on)
     queues = QueueCheck(findings, root, log, states, log_end, has_queues=not has_rocksdb_queues(root))
+    readers = _queues_of_readers(root, commit_log_paths)  # before the walk: a broker may add messages
     index = open_index_check(root, log, log.stop if log_end is None else log_end, states[1])
     tag_keys = index is not None and indexes_tags(root, log, index)
 
@@ -99,10 +103,12 @@ def diagnose(
         if on_offset is not None:
             on_offset(run.file.start + run.stop)
 
-    summary = check_log(findings, log, file_size, state, lost, visit, readable, given_up.fillers)
+    summary = check_log(findings, log, file_size, state, lost, visit, readable)
     if state is StoreState.CLEAN and base is None:
         summary = _with_cut(findings, root, log, summary, readable)
     lost_entries = queues.finish(lost, summary.log_end)
+    with _unheard():
+        queues.count_readable(readers, reads_all=summary.unopened > 0)
     has_crashed = state is states[1] is StoreState.CRASHED
     is_last_crash = has_crashed and readable is not None and not readable.remains_of  # else of an earlier one
     is_torn = is_last_crash and readable is not None and log.store_timestamp_at(readable.offset) >= 0
@@ -112,7 +118,8 @@ def diagnose(
         stray_bytes=stray_bytes,
         lost_entries=lost_entries,
         lost_in_crash=max(queues.ahead, int(is_torn)) if is_last_crash else 0,
-        readable=summary.readable - queues.left_out + queues.batched,
+        readable=queues.readable,
+        unread=0 if state is StoreState.LIVE else queues.unread,
         batched=queues.batched,
         repeated=queues.repeated,
         not_light=queues.not_light,
@@ -144,8 +151,33 @@ def diagnose(
         lacks_settings=_lacks_sizes(
             root, log, queues=queues.is_incomplete, index=index is not None and index.is_empty
         )
-        or (queues.lacks_level and broker_conf_of(root).known_delay_levels_ms is None),
+        or (
+            broker_conf_of(root).known_delay_levels_ms is None
+            and not queues.unfiled_levels <= shown_delays(root, log).keys()
+        ),
     )
+
+
+def _queues_of_readers(root: str, commit_log_paths: Sequence[str]) -> list[Queue] | None:
+    """The queues as a reader sees them; None if readers refuse the store."""
+    with suppress(StoreError, OSError), _unheard():
+        store = Store.open(
+            root, commit_log_paths=commit_log_paths, skip_unreadable=True, fail_on_unknown=False
+        )
+        return store.queues()
+    return None
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Without the warnings of a read: the problems name what it leaves out."""
+    logger = logging.getLogger("store_format")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _with_cut(
@@ -169,7 +201,7 @@ def _lacks_sizes(root: str, log: CommitLog, *, queues: bool, index: bool) -> boo
         return (queues and known_queue_file_size(root, log, RecoverOptions()) is None) or (
             index and not is_index_size_known(root, log, RecoverOptions())
         )
-    except CorruptStoreError:  # a problem that is reported
+    except (CorruptStoreError, OptionError):  # a problem that is reported
         return False
 
 

@@ -8,7 +8,7 @@ ranges of the log are known.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.journal import StoreState
-from store_format.bookkeeping.ledger import FILLER_TOPIC
 from store_format.commitlog.log import CommitLog, first_byte
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.consumequeue.dispatch import find_entries
@@ -26,7 +25,6 @@ from store_format.layouts import MAGIC_BLANK, OFFSET_MAX
 from store_format.message.locate import BadUnit, UnitRefs, locate
 from store_format.message.one import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
-from store_format.survey.right_entries import place_of_message
 
 DAMAGE_ADVICE = (
     "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
@@ -83,26 +81,24 @@ def check_log(
     lost: Lost,
     visit: Callable[[UnitRun], None],
     readable: ReadableEnd | None = None,
-    fillers: Sequence[tuple[int, int]] = (),
 ) -> LogSummary:
     """Walks the log with CRC checks, reports its damage, and calls `visit` with every run of good messages.
 
     `file_size` is the length that all files should have. `readable` says how far the log of a crashed store
-    can be read, and what a broker that starts would cut. Messages of FILLER_TOPIC in the ranges `fillers` are
-    those of a salvage. Lost ranges are added to `lost`.
+    can be read, and what a broker that starts would cut. Lost ranges are added to `lost`.
     """
     from store_format.message.decode import unopened  # it imports pyarrow.compute
 
     if not log.files:
         return LogSummary()
     walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
-    counts, torn_bytes, closed = _CountsBehindEnd(log, readable, fillers), 0, 0
+    cut_bytes, torn_bytes, closed = 0, 0, 0
     padding, padding_stop = 0, -1  # a cut file lacks the rest of it
-    end = OFFSET_MAX if readable is None else readable.offset
+    end, cut = (OFFSET_MAX, OFFSET_MAX) if readable is None else (readable.offset, readable.cut)
     threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rmqlog-bodies")
     for step in _one_ahead(walk):
-        counts.count(step)
         if isinstance(step, Damage):
+            cut_bytes += step.stop - step.start if step.file.start + step.start >= cut else 0
             if readable is not None and step.file.start + step.start >= readable.offset:
                 step = replace(step, at_tail=True)  # only messages that a recovery has cut follow
                 if state is not StoreState.CRASHED:
@@ -117,6 +113,7 @@ def check_log(
             else:
                 lost.add(step.file.start + step.start, step.file.start + step.stop)
         else:
+            cut_bytes += int(step.sizes[step.physical_offsets >= cut].sum())
             visit(step)
             closed += _check_bodies(findings, unopened(log.refs_of(step), threads.map), end)
     threads.shutdown()
@@ -124,7 +121,7 @@ def check_log(
     if readable is not None:
         report_cut(findings, log, readable)
     sums = walk.sums
-    is_cut = state is StoreState.CRASHED and readable is not None and counts.cut_bytes > 0
+    is_cut = state is StoreState.CRASHED and readable is not None and cut_bytes > 0
     return LogSummary(
         files=len(log.files),
         units=sums.units,
@@ -138,10 +135,9 @@ def check_log(
         missing_bytes=sums.missing_bytes,
         log_end=walk.end.offset if walk.end is not None else 0,
         state=state.value,
-        readable=sums.units - counts.hidden - closed,
         unopened=closed,
         cut_offset=readable.cut if readable is not None and is_cut else None,
-        cut_bytes=counts.cut_bytes if is_cut else 0,
+        cut_bytes=cut_bytes if is_cut else 0,
         cut_messages=readable.messages if readable is not None and is_cut else 0,
     )
 
@@ -151,36 +147,6 @@ def _is_padding(log: CommitLog, damage: Damage) -> bool:
     if damage.file not in log.files:
         return False
     return log.view(damage.file).read(damage.start + 4, 4) == MAGIC_BLANK.to_bytes(4, "big")
-
-
-@dataclass(slots=True)
-class _CountsBehindEnd:
-    """What lies behind the log's end: messages that readers do not show, and bytes that a broker cuts."""
-
-    log: CommitLog
-    end: ReadableEnd | None
-    fillers: Sequence[tuple[int, int]]
-    hidden: int = 0
-    cut_bytes: int = 0
-
-    def count(self, step: UnitRun | Damage) -> None:
-        cut = OFFSET_MAX if self.end is None else self.end.cut
-        if isinstance(step, Damage):
-            self.cut_bytes += step.stop - step.start if step.file.start + step.start >= cut else 0
-            return
-        physical = step.physical_offsets
-        self.cut_bytes += int(step.sizes[physical >= cut].sum())
-        is_hidden = physical >= (OFFSET_MAX if self.end is None else self.end.offset)
-        for start, stop in () if self.end is None else self.end.hidden:
-            if start <= physical[-1] and physical[0] < stop:
-                is_hidden |= (physical >= start) & (physical < stop)
-        for start, stop in self.fillers:
-            if start > physical[-1] or physical[0] >= stop:
-                continue
-            for i in np.flatnonzero((physical >= start) & (physical < stop) & ~is_hidden).tolist():
-                place = place_of_message(self.log, int(physical[i]))
-                is_hidden[i] = place is not None and place.key[0] == FILLER_TOPIC
-        self.hidden += int(is_hidden.sum())
 
 
 def _one_ahead(walk: Walk) -> Iterator[UnitRun | Damage]:

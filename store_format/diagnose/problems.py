@@ -126,7 +126,8 @@ class LogSummary:
     `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
     messages: consume queues of the crashed store point to them, behind the log's end.
     A batch is one of `units`; `batched` counts the other messages of the batches. The bodies of `unopened`
-    messages are whole, and no read can open them. `repeated` messages are in no queue, because another
+    messages are whole, and no read can open them. `readable` messages are those that a read returns, `unread`
+    are other whole messages of the queues. `repeated` messages are in no queue, because another
     message has their offset, `not_light` are not in a light queue for this reason; `unclaimed` queue offsets
     between the ends of queues no message has.
     """
@@ -155,6 +156,7 @@ class LogSummary:
     repeated: int = 0
     not_light: int = 0
     unclaimed: int = 0
+    unread: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -290,8 +292,8 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     whole, notes = f"{summary.readable:,} {_messages(summary.readable)} readable", _notes(diagnosis)
     crash = f", {summary.lost_in_crash:,} {_messages(summary.lost_in_crash)} lost with the crash"
     crash = crash if summary.lost_in_crash else ""
-    has_gaps = diagnosis.given_up or summary.repeated or summary.not_light or summary.unclaimed
-    none = "" if has_gaps else ", none lost"
+    has_gaps = summary.repeated or summary.not_light or summary.unclaimed or summary.unread
+    none = "" if has_gaps or diagnosis.given_up else ", none lost"
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
         gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
@@ -318,12 +320,14 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     whole += (_NOT_ALL if diagnosis.has_more else crash or none) + notes
     if summary.state == "live":
         return f"in use, and sound so far: {whole}; check again when no process writes to it", NextStep.AGAIN
-    if summary.state == "crashed":
+    has_crashed = summary.state == "crashed"
+    count = sum(not has_crashed or each.advice.startswith(_BY_HAND) for each in warnings)
+    more = f", with {counted(count, 'warning')}" if count else ""
+    if has_crashed:
         start = _start(diagnosis) or "; a broker start will cut nothing"
-        return f"sound after a crash: {whole}{start}", NextStep.RECOVER
+        return f"sound after a crash{more}: {whole}{start}", NextStep.RECOVER
     if warnings:
-        count = f"{len(warnings):,} warning{'s' * (len(warnings) != 1)}"
-        return f"sound, with {count}: {whole}{_start(diagnosis)}", _recovery(diagnosis)
+        return f"sound{more}: {whole}{_start(diagnosis)}", _recovery(diagnosis)
     return f"sound: {whole}; nothing has to be done", NextStep.NOTHING
 
 
@@ -350,6 +354,9 @@ def _notes(diagnosis: Diagnosis) -> str:
     if summary.unclaimed:
         notes += f"; {summary.unclaimed:,} queue offset{'s' * (summary.unclaimed != 1)} between the ends of "
         notes += f"queues ha{'s' if summary.unclaimed == 1 else 've'} no message"
+    if summary.unread:
+        notes += f"; {summary.unread:,} whole {_messages(summary.unread)} that no read returns from "
+        notes += "its queue" if summary.unread == 1 else "their queues"
     notes += f"; an earlier recovery gave up {given_up}" if given_up else ""
     unserved, topics = diagnosis.unserved
     if unserved:

@@ -37,9 +37,12 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import entry_names, offset_file_name
 from store_format.java.text import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
+from store_format.message.columns import decode_options_of
 from store_format.message.locate import Identity, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
+from store_format.read.store import Queue, read_pieces
+from store_format.read.tolerance import Tolerance
 from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
 from store_format.survey.gone import begun_again, filing_behind, gone_by_ledger, queues_in_log
 from store_format.survey.log_end import certain_end
@@ -130,12 +133,14 @@ class QueueCheck:
         self.lead_behind_files = False  # whether entries lead behind the last file of the log
         self.ahead = 0  # entries that lead behind the log's end
         self.is_incomplete = False  # whether the files of a queue are lost
-        self.lacks_level = False  # whether those of a delay level are
-        self.unread = 0  # messages of deleted topics, and of queues about which a reader asks
         self.repeated = 0  # messages whose place another one has
         self.not_light = 0  # the same in a light queue
         self.unclaimed = 0  # queue offsets that no message has, and no recovery gave up
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
+        # known after `count_readable`:
+        self.readable = 0  # messages that a read returns
+        self.unread = 0  # whole messages of the queues that a read does not return
+        self._left_out: set[QueueKey] = set()  # of deleted topics, or those about which a reader asks
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
@@ -178,17 +183,56 @@ class QueueCheck:
 
     @property
     def filled(self) -> dict[QueueKey, tuple[str, int]]:
-        """Queue -> (directory, number of its entries that are right), for queues with such entries."""
-        queues = self.comparison.queues
-        return {key: (queue.stored.directory, queue.equal) for key, queue in queues.items() if queue.equal}
+        """Queue -> (directory, number of its messages), for queues with files."""
+        return {
+            key: (queue.stored.directory, queue.seen.claims.count())
+            for key, queue in self.comparison.queues.items()
+            if queue.stored.files
+        }
 
     @property
-    def left_out(self) -> int:
-        """The messages that no read returns, although they are whole."""
-        queues = self.comparison.queues
-        earlier = sum(queue.earlier for key, queue in queues.items() if not is_light_queue(key[0]))
-        left = len(self.comparison.contradicted) + self.repeated + self.unread
-        return left + earlier
+    def unfiled_levels(self) -> set[int]:
+        """The delay levels, from 1, that have messages without an entry."""
+        return {
+            queue_id + 1
+            for (topic, queue_id), queue in self.comparison.queues.items()
+            if topic == SCHEDULE_TOPIC and queue.equal < queue.seen.claims.count()
+        }
+
+    def count_readable(self, readers: Sequence[Queue] | None, *, reads_all: bool) -> None:
+        """Counts the messages that a read returns of `readers`, the queues as a reader sees them. None:
+        readers refuse the store, and all messages count.
+
+        Queues of which all entries are right are not read again unless `reads_all`: the bodies of some
+        messages cannot be opened.
+        """
+        counts = {
+            key: queue.seen.claims.count()
+            for key, queue in self.comparison.queues.items()
+            if key not in self._left_out
+        }
+        self.readable = sum(count for (topic, _), count in counts.items() if not is_light_queue(topic))
+        if readers is None:
+            return
+        self.readable, light = (
+            self._count_rows([each for each in readers if is_light_queue(each.topic) is is_light], reads_all)
+            for is_light in (False, True)
+        )
+        self.unread = max(sum(counts.values()) - self.readable - light, 0)
+
+    def _count_rows(self, readers: Sequence[Queue], reads_all: bool) -> int:
+        """How many messages a read of these queues returns."""
+        pieces, count = [], 0
+        for queue in readers:
+            compared = None if reads_all else self.comparison.queues.get(queue.key)
+            right = None if compared is None else compared.right_within(queue.min_offset, queue.max_offset)
+            if compared is not None and queue.scanned is not None:
+                right = compared.seen.claims.count(queue.min_offset, queue.max_offset)
+            count += right or 0
+            pieces += [(queue, queue.piece())] if right is None else []
+        columns = decode_options_of(("queueOffset", "body") if reads_all else ("queueOffset",), True)
+        rows = read_pieces(pieces, columns, Tolerance("DROPMALFORMED", fail_on_data_loss=False))
+        return count + sum(int(batch.num_rows) for batch in rows)
 
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""
@@ -307,13 +351,13 @@ class QueueCheck:
             expected = f"consume queue files of {key[0]}-{key[1]}"
             found = f"none for {count} messages, the first at commitlog {queue.begin}; {evidence}"
             is_light = is_light_queue(key[0])
-            self.unread += queue.places.entries if fate in (Fate.DELETED, Fate.UNKNOWN) else 0
-            if fate is Fate.DELETED or (is_light and not has_light):
+            is_left = fate is Fate.DELETED or (is_light and not has_light)
+            self._left_out |= {key} if is_left or fate is Fate.UNKNOWN else set()
+            if is_left:
                 advice = _DELETED_ADVICE if fate is Fate.DELETED else _NO_LIGHT_ADVICE
                 self._findings.add("info", place, 0, expected, found, advice)
                 continue
             self.is_incomplete = True
-            self.lacks_level |= key[0] == SCHEDULE_TOPIC
             # readers find lost queues by topics.json
             lost_advice = _LIGHT_ADVICE if is_light else _LOST_ADVICE if has_topics else QUEUE_ADVICE
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice

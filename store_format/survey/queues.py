@@ -309,8 +309,7 @@ class Difference:
 class ComparedQueue:
     """A queue as the log shows it, and where its files differ; `differences` ascend and do not overlap.
 
-    `equal` entries are right. `by_broker` messages in all would be dispatched by a broker that starts. Of the
-    messages `taken` in, those of an `earlier` life of the queue count no more.
+    `equal` entries are right. `by_broker` messages in all would be dispatched by a broker that starts.
     `error` is raised by the files. The `log` ends at `log_stop`.
     """
 
@@ -321,8 +320,6 @@ class ComparedQueue:
     log_stop: int = OFFSET_MAX
     equal: int = 0
     by_broker: int = 0
-    taken: int = 0
-    earlier: int = 0
     differences: list[Difference] = field(default_factory=list)
     error: StoreError | None = None
 
@@ -348,6 +345,14 @@ class ComparedQueue:
         """The physical offset of the first message since the queue last began at 0."""
         starts = [begin for begin, first, _ in self.seen.epochs if not first]
         return starts[-1] if starts else self.seen.epochs[0][0]
+
+    def right_within(self, start: int, stop: int) -> int | None:
+        """How many messages the queue offsets [start, stop) have; None unless all entries there are right."""
+        runs = self.seen.claims.runs if self.is_comparable and self.equal and self.error is None else []
+        if not runs or not runs[0][0] <= start <= stop <= runs[-1][1]:
+            return None
+        is_wrong = any(each.first < stop and each.stop > start for each in self.differences)
+        return None if is_wrong else self.seen.claims.count(start, stop)
 
     def begin_again(self) -> None:
         self.equal = self.by_broker = 0
@@ -542,7 +547,6 @@ class QueueComparison:
     def _add_run(self, queue: ComparedQueue, rows: _Units) -> None:
         """Takes messages of one queue whose queue offsets ascend."""
         begins: bool | None = None
-        sizes, places = rows["batch_size"], rows["physical"]
         if queue.begins_before(int(rows["physical"][0]), int(rows["offset"][0])):
             self._begin_again(queue)
             queue.seen = LogQueue(*queue.key, claims=self._filing.claims(queue.key))
@@ -554,7 +558,6 @@ class QueueComparison:
         for is_new, part in queue.seen.add(rows, begins=begins is True) if len(rows) else ():
             if is_new:
                 self._begin_again(queue)
-                queue.earlier = queue.taken + int(sizes[places < part["physical"][0]].sum())
             for placed in queue.places.add(part):
                 if queue.error is None:
                     try:
@@ -562,7 +565,6 @@ class QueueComparison:
                     except StoreError as error:
                         queue.error = error
                 self._on_placed(queue, placed)
-        queue.taken += int(sizes.sum())
 
     def _begin_again(self, queue: ComparedQueue) -> None:
         queue.places.begin_again()

@@ -17,7 +17,7 @@ from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
-from store_format.errors import StoreError
+from store_format.errors import CorruptStoreError, StoreError
 from tests.support import damages, goldens
 from tests.support.damages import Damaged
 from tests.support.referee.answers import rmqlog
@@ -26,13 +26,6 @@ Golden = Callable[[str], Path]
 
 _GOLDENS = ("cleaned-5.5.0", "basic-5.5.0")
 _DAMAGES = (*damages.MISPLACED, *damages.OF_THE_LOG, *damages.OTHERS)
-_DIFFER = {
-    "zero_the_last_entries": "nothing but the whole log shows a reader that entries are missing",
-    "exchange_two_files_of_a_queue": "a reader counts wrong entries of expired messages as damaged",
-    "foreign_queue_files": "a reader counts wrong entries of expired messages as damaged",
-    "link_a_queue": "a reader passes over a link and names it",
-    "cut_both_topics_json": "a reader refuses the file",
-}
 _SAMPLE = (
     "exchange_two_files",
     "exchange_two_queues",
@@ -47,8 +40,9 @@ def _cases() -> Iterator[object]:
         for name in _GOLDENS:
             is_sample = damage.__name__ in _SAMPLE and name == _GOLDENS[0]
             marks = [] if is_sample else [pytest.mark.whole]
-            if damage.__name__ in _DIFFER:
-                marks.append(pytest.mark.xfail(reason=_DIFFER[damage.__name__], strict=False))
+            if (name, damage) == (_GOLDENS[0], damages.exchange_two_files_of_a_queue):
+                reason = "a reader counts entries of expired messages, which are between others, as damaged"
+                marks.append(pytest.mark.xfail(reason=reason, strict=True))
             yield pytest.param(name, damage, marks=marks, id=f"{name}-{damage.__name__}")
 
 
@@ -101,11 +95,16 @@ def test_all_name_the_same_numbers(
     assert _export(root, tmp_path / "out.jsonl") == answer
     conf, new = str(tmp_path / "broker.conf"), tmp_path / "new"
     Path(conf).write_text("".join(f"{key}={value}\n" for key, value in goldens.config(name).items()))
-    assert _preview(root, new, conf) == answer
+    if damage is damages.link_a_queue:  # the preview names the link, and the reader leaves the queue out
+        with pytest.raises(CorruptStoreError, match="symbolic link"):
+            _preview(root, new, conf)
+        return
+    rebuilt = summary.readable + summary.unread  # their entries are lost
+    assert _preview(root, new, conf) == (rebuilt, answer[1])
     assert not new.exists()
     recover(str(root), into=str(new), salvage=True, broker_conf=conf).apply()  # as the preview says
     after = diagnose(str(new))
-    assert after.summary.readable == answer[0]
+    assert after.summary.readable == rebuilt
     lost = f"{answer[1]:,} message{'s' * (answer[1] != 1)}"
     assert after.given_up == lost if answer[1] else "message" not in after.given_up
 

@@ -82,7 +82,7 @@ def test_a_right_answer_contradicts_nothing(right: Answer) -> None:
             {"warnings": ("T-0 offset 1: deleted (retention)",)},
             "says that retention has deleted T-0 offset 1, which is kept",
         ),
-        (VERIFY, {"counts": {"readable": 4}}, "and 5 messages of the commitlog are whole"),
+        (VERIFY, {"counts": {"readable": 4}}, "and 5 messages can be read"),
         (VERIFY, {"text": "damaged: 5 messages readable, 1 message lost"}, "and no message is lost"),
         (VERIFY_LOST, {"code": 0}, "ends with exit code 0, and 1 messages are lost"),
         (VERIFY_LOST, {"text": "sound: none lost"}, "and 1 messages are lost"),

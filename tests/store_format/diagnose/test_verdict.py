@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
-from tests.support import goldens
+from tests.support import damages, goldens
+from tests.support.damages import Damaged
 from tests.support.reads import flip
 from tests.support.writes import held
 
@@ -243,9 +245,12 @@ def test_a_store_in_use_is_checked_again(copy: Callable[[str], Path]) -> None:
 )
 def test_all_messages_of_a_clean_store_are_readable(golden: Golden, name: str) -> None:
     found = diagnose(str(golden(name)))
-    assert found.summary.readable == found.summary.units == goldens.expected(name)["allCommitLogMessages"]
+    assert found.summary.units == goldens.expected(name)["allCommitLogMessages"]
+    rows = {(each["physicalOffset"], each.get("batchNum", 0)) for each in goldens.expected_rows(name)}
+    assert (found.summary.readable, found.summary.unread) == (len(rows), 0)
     assert found.summary.state == "clean"
-    assert verdict(found)[0].startswith("sound: ")
+    warnings = ", with 15 warnings" if name == "edge-5.5.0" else ""  # it has no topics.json
+    assert verdict(found)[0].startswith(f"sound{warnings}: ")
 
 
 @pytest.mark.parametrize("name", [CLEAN, "basic-4.9.7"])
@@ -281,3 +286,37 @@ def test_a_body_that_no_read_can_open_is_lost_for_all(
 def test_all_bodies_that_can_be_opened_are_readable(golden: Golden) -> None:
     for name in (CLEAN, "batchcq-5.5.0"):  # both have bodies of each compression
         assert diagnose(str(golden(name))).summary.unopened == 0
+
+
+def test_a_crash_does_not_hide_a_topic_that_clients_do_not_find(copy: Callable[[str], Path]) -> None:
+    root = copy(CRASH)
+    path = root / "config/topics.json"
+    topics = json.loads(path.read_bytes())
+    del topics["topicConfigTable"]["Orders"]
+    path.write_text(json.dumps(topics))
+    sentence = diagnose(str(root)).verdict
+    assert sentence.startswith("sound after a crash, with 1 warning: 850 messages readable")
+    assert "messages of 1 topic that a broker does not serve" in sentence
+
+
+def test_messages_without_an_entry_are_not_readable(copy: Callable[[str], Path]) -> None:
+    root = copy(CLEAN)
+    damages.zero_the_last_entries(Damaged(root))
+    sentence, step = verdict(diagnose(str(root)))
+    assert "2,007 messages readable; 3 whole messages that no read returns from their queues" in sentence
+    assert step is NextStep.RECOVER
+
+
+def test_the_only_file_of_the_log_is_cut_to_less_than_a_broker_makes(copy: Callable[[str], Path]) -> None:
+    root = copy("rocksdb-5.5.0")
+    (log,) = (root / "commitlog").iterdir()
+    os.truncate(log, 900)
+    assert diagnose(str(root)).verdict.startswith("damaged in ")
+
+
+def test_the_delay_of_a_level_without_entries_is_asked_for(copy: Callable[[str], Path]) -> None:
+    root = copy("delay-tx-5.5.0")
+    shown = diagnose(str(root)).lacks_settings
+    for path in (root / "consumequeue/SCHEDULE_TOPIC_XXXX").glob("*/*"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert (shown, diagnose(str(root)).lacks_settings) == (False, True)

@@ -228,7 +228,16 @@ def test_memory_is_bounded_where_every_second_unit_differs(
     assert (queue.differences[0].first, queue.differences[-1].stop) == (0, 23)
 
 
-def test_messages_of_an_earlier_life_are_counted(tmp_path: Path) -> None:
+def test_messages_of_an_earlier_life_do_not_count(tmp_path: Path) -> None:
     write(tmp_path, units(0, 1, 2, first=5000))
     queue = compared(tmp_path, rows(*range(6)), rows(0, 1, 2, first=5000))
-    assert (queue.taken, queue.earlier) == (9, 6)
+    assert queue.right_within(0, 3) == 3
+
+
+def test_a_wrong_entry_makes_the_queue_be_read_again(tmp_path: Path) -> None:
+    stored = units(*range(4))
+    stored["size"][3] += 1
+    write(tmp_path, stored)
+    queue = compared(tmp_path, rows(*range(4)))
+    assert (queue.right_within(0, 3), queue.right_within(0, 4)) == (3, None)
+    assert queue.right_within(0, 5) is None  # no message has the offset 4

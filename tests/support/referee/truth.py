@@ -108,10 +108,8 @@ class Truth:
 
     @property
     def units(self) -> int:
-        """How many messages of the commitlog a read with default options returns, or that no queue has."""
-        mine = [
-            each for each in self.messages if self.fates[each] is Fate.KEPT and not is_light_queue(each.topic)
-        ]
+        """How many messages of the commitlog a read with default options returns."""
+        mine = [each for each in self.of(Fate.KEPT) if not is_light_queue(each.topic)]
         return len({(each.physical_offset, each.queue_offset) for each in mine})
 
     def fate_at(self, topic: str, queue_id: int, queue_offset: int) -> Fate | None:
