@@ -46,12 +46,10 @@ from store_format.pop.broker_in_flight import BrokerInFlight
 from store_format.pop.records import (
     CHECKSUM_SIZE,
     MAGIC,
-    MAGIC_1,
     WitnessEntry,
     as_json,
     frame,
     frames,
-    frames_1,
     note,
 )
 from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopQueue, PopState
@@ -115,15 +113,13 @@ class _LogReplay:
 
     Use: read the file from `start` on and give the bytes to `take`. They begin with the last bytes that this
     replay knows, by which it recognizes its log (see `records`). `snapshot_size` is where the first frame
-    ends: after a compaction that is the snapshot. `is_old`: the log has version 1, where nothing tells one
-    log from another.
+    ends: after a compaction that is the snapshot.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.state = PopState()
         self.end = self.snapshot_size = 0
-        self.is_old = False
         self._last = b""  # the bytes before `end`
 
     @property
@@ -143,21 +139,16 @@ class _LogReplay:
         if not data.startswith(self._last):
             return False
         if not self.end:
-            self.is_old = data.startswith(MAGIC_1)
-            if not (self.is_old or _has_magic(data, self.path)):
+            if not _has_magic(data, self.path):
                 return True
-            self._know(MAGIC, len(MAGIC))
+            self.wrote(MAGIC)
         start = self.end
         rest = data[start - base :]
-        for position, records in frames_1(rest) if self.is_old else frames(rest, self._last):
+        for position, records in frames(rest, self._last):
             self.state.replay(records, self.path, start + position)
-            self._know(rest[position - CHECKSUM_SIZE : position], start + position)
+            self.end, self._last = start + position, rest[position - CHECKSUM_SIZE : position]
             self.snapshot_size = self.snapshot_size or self.end
         return True
-
-    def _know(self, data: bytes, end: int) -> None:
-        self.end = end
-        self._last = b"" if self.is_old else data[-CHECKSUM_SIZE:]
 
     def framed(self, records: bytes) -> bytes:
         """The frame that appends the records to the log."""
@@ -171,7 +162,7 @@ class _LogReplay:
     def rewrote(self, data: bytes) -> None:
         """The log was replaced by this one, a snapshot of the state."""
         self.end = self.snapshot_size = len(data)
-        self.is_old, self._last = False, data[-CHECKSUM_SIZE:]
+        self._last = data[-CHECKSUM_SIZE:]
 
 
 def _has_magic(data: bytes, path: str) -> bool:
@@ -179,7 +170,7 @@ def _has_magic(data: bytes, path: str) -> bool:
 
     Raises CorruptStoreError for other data.
     """
-    if not any(each.startswith(data[: len(MAGIC)]) for each in (MAGIC, MAGIC_1)):
+    if not MAGIC.startswith(data[: len(MAGIC)]):
         raise CorruptStoreError(
             path, 0, f"the bytes {MAGIC.hex()}",
             f"{data[: len(MAGIC)].hex()}; remove the file: messages in flight are then delivered again",
@@ -375,8 +366,6 @@ class InFlightLog:
         if not replay.end:
             self._file.append(MAGIC, 0)
             replay.wrote(MAGIC)
-        if replay.is_old:
-            self._rewrite(replay)
 
     def _append(self, replay: _LogReplay) -> None:
         data = replay.framed(bytes(replay.state.journal))

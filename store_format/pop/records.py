@@ -6,9 +6,6 @@ A frame holds all changes of one moment, and counts as a whole or not at all. It
 before the frame. These are the checksum of the frame before, so a checksum depends on everything before it:
 a process that finds the same four bytes again has read the same log. Records of every hand-out have fixed
 layouts, the others are JSON.
-
-Version 1 is read too, and was written before: a frame was the length, the CRC32 of the records, and the
-records.
 """
 
 from __future__ import annotations
@@ -22,18 +19,17 @@ from zlib import crc32
 
 from store_format.errors import CorruptStoreError
 
-MAGIC, MAGIC_1 = b"rmqpop2\n", b"rmqpop1\n"
-HAND_OUT_1, ACK, CHANGE, RENEW, SKIP, NOTE, HAND_OUT = range(1, 8)  # HAND_OUT_1: without a physical offset
+MAGIC = b"rmqpop2\n"
+ACK, CHANGE, RENEW, SKIP, NOTE, HAND_OUT = range(2, 8)
 COUNT_MAX = 1 << 24  # messages of one check point
 CHECKSUM_SIZE = 4
 
 PointKey = tuple[int, int, int, int]  # flag, queue id, first offset, pop time: the name of a check point
 
 _NUMBER = struct.Struct("<I")
-_FRAME_1 = struct.Struct("<II")
 # kind, flag, queue id, start, pop time, invisible ms, next offset, messages, offsets listed, size of owner;
 # then the physical offset of the last message, -1: unknown
-_HAND_OUT_1, _HAND_OUT = struct.Struct("<BBiqqqqIIB"), struct.Struct("<BBiqqqqIIBq")
+_HAND_OUT = struct.Struct("<BBiqqqqIIBq")
 _ACK = struct.Struct("<BBiqqI")  # kind, flag, queue id, start, pop time, positions that follow; 0: all
 _CHANGE = struct.Struct(
     "<BBiqqIqq"
@@ -73,19 +69,6 @@ def frames(data: bytes, before: bytes = MAGIC) -> Iterator[tuple[int, bytes]]:
 def _seed(before: bytes) -> int:
     seed: int = _NUMBER.unpack(before[-CHECKSUM_SIZE:])[0]
     return seed
-
-
-def frames_1(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """`frames` of version 1."""
-    position = 0
-    while position + _FRAME_1.size <= len(data):
-        length, crc = _FRAME_1.unpack_from(data, position)
-        start = position + _FRAME_1.size
-        records = data[start : start + length]
-        if not length or len(records) < length or crc32(records) != crc:
-            return
-        position = start + length
-        yield position, records
 
 
 def hand_out(
@@ -146,12 +129,11 @@ def decoded(records: bytes, path: str, position: int) -> Iterator[tuple[int, Any
     try:
         while at < len(records):
             kind = records[at]
-            if kind in (HAND_OUT, HAND_OUT_1):
-                layout = _HAND_OUT if kind == HAND_OUT else _HAND_OUT_1
-                _, flag, queue, start, pop, invisible, behind, count, deltas, owned, *physical = (
-                    layout.unpack_from(records, at)
+            if kind == HAND_OUT:
+                _, flag, queue, start, pop, invisible, behind, count, deltas, owned, physical = (
+                    _HAND_OUT.unpack_from(records, at)
                 )
-                at += layout.size
+                at += _HAND_OUT.size
                 owner = records[at : at + owned].decode()
                 at += owned
                 offsets: Sequence[int] = range(start, start + count)
@@ -161,7 +143,7 @@ def decoded(records: bytes, path: str, position: int) -> Iterator[tuple[int, Any
                 if not 0 < len(offsets) <= COUNT_MAX or len(offsets) != count:
                     break
                 key = flag, queue, start, pop
-                yield HAND_OUT, (key, offsets, behind, invisible, owner, physical[0] if physical else -1)
+                yield kind, (key, offsets, behind, invisible, owner, physical)
             elif kind == ACK:
                 _, flag, queue, start, pop, count = _ACK.unpack_from(records, at)
                 at += _ACK.size

@@ -8,10 +8,8 @@ import multiprocessing
 import os
 import random
 import signal
-import struct
 import threading
 import time
-import zlib
 from pathlib import Path
 
 import pytest
@@ -26,18 +24,13 @@ from store_format.pop.log import (
     in_flight_logs,
     read_in_flight,
 )
-from store_format.pop.records import MAGIC, MAGIC_1, CheckPoint, frame, note
+from store_format.pop.records import MAGIC, CheckPoint, frame, note
 from store_format.pop.state import PopState
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
     return in_flight_directory(str(tmp_path), "billing", "Orders")
-
-
-def _frame_1(records: bytes) -> bytes:
-    """A frame of version 1: length, CRC32 of the records, records."""
-    return struct.pack("<II", len(records), zlib.crc32(records)) + records
 
 
 def _view(state: PopState | None) -> object:
@@ -205,7 +198,6 @@ def test_a_torn_end_is_cut(directory: str, caplog: pytest.LogCaptureFixture) -> 
         (MAGIC + frame(note("offset", queue=7, offset=1)), "'queue': 7"),
         (MAGIC + frame(b"\x01\x00"), "found a record of kind 1"),
         (MAGIC + frame(b"\x06\x05\x00\x00\x00[[[[["), "found a record of kind 6"),
-        (MAGIC_1 + _frame_1(b"\x63abc"), "found a record of kind 99"),
     ],
 )
 def test_a_foreign_file_is_an_error_that_says_what_to_do(directory: str, data: bytes, expected: str) -> None:
@@ -217,38 +209,6 @@ def test_a_foreign_file_is_an_error_that_says_what_to_do(directory: str, data: b
         assert expected in str(error.value)
         assert "remove the file" in str(error.value)
     assert Path(directory, "in-flight.log").read_bytes() == data
-
-
-def _hand_out_1(start: int, count: int, next_offset: int) -> bytes:
-    """A hand-out of version 1 by "c", without a physical offset."""
-    return struct.pack("<BBiqqqqIIB", 1, 0, 0, start, 1000, 50, next_offset, count, 0, 1) + b"c"
-
-
-def test_a_log_of_version_1_is_read_and_written_again(directory: str) -> None:
-    Path(directory).mkdir(parents=True)
-    path = Path(directory, LOG_NAME)
-    reader = InFlightReader(directory)
-    changes = [
-        note("open") + note("offset", queue=[0, 0], offset=4),
-        _hand_out_1(4, 3, 9),
-        struct.pack("<BBiqqII", 2, 0, 0, 4, 1000, 1, 1),  # an acknowledgement
-    ]
-    path.write_bytes(MAGIC_1 + b"".join(map(_frame_1, changes)))
-    expected = PopState()
-    expected.open()
-    expected.set_offset(0, 0, 4)
-    expected.ack(expected.hand_out(0, 0, [4, 5, 6], 9, 1000, 50, "c").key, [1])
-    for _ in range(2):
-        assert _view(read_in_flight(directory)) == _view(reader.look()) == _view(expected)
-        path.write_bytes(path.read_bytes() + b"torn")
-    assert InFlightLog(directory).run(_view) == _view(expected)
-    assert path.read_bytes().startswith(MAGIC)
-    log = InFlightLog(directory)
-    log.run(lambda state: state.skip(0, 0, 10))
-    for state in (read_in_flight(directory), reader.look()):
-        assert state is not None
-        assert (state.queues[0, 0].next_offset, state.in_flight) == (10, 2)
-    reader.close()
 
 
 def test_a_directory_that_was_removed_or_restored(directory: str, tmp_path: Path) -> None:
