@@ -122,8 +122,7 @@ def kept_group(root: str, group: str) -> SubscriptionGroup:
     existing = topics.get(retry_topic(group))
     if existing is None:
         return config
-    queues = len(existing.written_queue_ids)
-    return replace(config, retry_queue_nums=min(config.retry_queue_nums, queues))
+    return replace(config, retry_queue_nums=min(config.retry_queue_nums, len(existing.written_queue_ids)))
 
 
 # ---- the write option --------------------------------------------------------------------------------------

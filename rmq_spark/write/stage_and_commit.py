@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -82,14 +83,13 @@ def stage_rows(
         UniqueIds.of_this_process(),
         partition=partition,
     )
-    queue_nums: dict[str, int] = {}  # by topic, in the order met
+    queue_nums: Counter[str] = Counter()  # by topic, in the order met
     timer_ms: list[int] = []
     with saying_nothing_written(), _Staging(target) as staging:
         for batch in batches:
             if batch.num_rows:
                 messages = producer.produce(batch, _now_ms())
-                for topic, needed in messages.queue_nums().items():
-                    queue_nums[topic] = max(queue_nums.get(topic, 0), needed)
+                queue_nums |= Counter(messages.queue_nums())  # the larger number
                 if messages.first_timer_ms is not None:
                     timer_ms.append(messages.first_timer_ms)
                 staging.append(messages)
@@ -120,10 +120,9 @@ class _Staging:
         queues, queue_index = messages.queues()
         refuse_timer(store.root, {topic for topic, _ in queues}, self._target.routes.stores[place].topics)
         columns = messages.columns(options.store_host or (own_address(), _STORE_PORT))
-        units = encode(columns, crc_property=store.crc_property, message_size_max=options.max_message_size)
         hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
         self._writer(place).append(
-            units,
+            encode(columns, crc_property=store.crc_property, message_size_max=options.max_message_size),
             queues,
             queue_index,
             messages.tags_code,
@@ -240,10 +239,9 @@ def _warn_of_large_messages(path: str, size_max: int) -> None:
 def commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOptions:
     """How the driver commits: by the options of the write."""
     options = target.options
-    new_topics: dict[str, int] = {}
+    new_topics: Counter[str] = Counter()
     for each in staged:
-        for topic, queue_nums in each.new_topics:
-            new_topics[topic] = max(new_topics.get(topic, 0), queue_nums)
+        new_topics |= Counter(dict(each.new_topics))  # the larger number
     return CommitOptions(
         sync=is_sync(target),
         message_index_enable=options.message_index_enable,
