@@ -257,8 +257,7 @@ class LogCluster(_WithMessages):
     stores: tuple[LogStore, ...]
 
     def __repr__(self) -> str:
-        names = ", ".join(store.broker_name for store in self.stores)
-        return f"<LogCluster at {self.path}: {names}>"
+        return f"<LogCluster at {self.path}: {', '.join(store.broker_name for store in self.stores)}>"
 
     def store(self, broker_name: str) -> LogStore:
         """Returns the store of one broker. Raises OptionError for an unknown name."""

@@ -164,8 +164,7 @@ class _Collected:
         return self._current
 
     def _empty(self, file: StoreFile) -> _FileParts:
-        count = max(min(CELLS * file.size // self._usual, CELLS), 1)
-        return _FileParts(file, np.zeros(count, np.uint8))
+        return _FileParts(file, np.zeros(max(min(CELLS * file.size // self._usual, CELLS), 1), np.uint8))
 
     def _leave(self) -> None:
         """Keeps the file that the walk has passed, if the file will be drawn."""
@@ -289,8 +288,7 @@ def _bars_and_numbers() -> tuple[alt.Chart, alt.Chart]:
 
 
 def _piece(kind: str, name: str, part: Part, low: float, high: float, numbers: str) -> _Piece:
-    values = (kind, harmless(name), _NAMES[part], low, high, numbers)
-    return dict(zip(_SCHEMA.names, values, strict=True))
+    return dict(zip(_SCHEMA.names, (kind, harmless(name), _NAMES[part], low, high, numbers), strict=True))
 
 
 # ---- the commitlog -----------------------------------------------------------------------------------------

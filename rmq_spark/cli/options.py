@@ -80,8 +80,7 @@ def _rare_options() -> list[click.Option]:
         "Messages without a consume queue, if nothing shows why: read them (the queue was lost), or "
         "skip them (the topic was deleted and created again)."
     )
-    unfiled = click.Option(["--unfiled-queues"], type=click.Choice(["read", "skip"]), help=about)
-    return [name, log, unfiled]
+    return [name, log, click.Option(["--unfiled-queues"], type=click.Choice(["read", "skip"]), help=about)]
 
 
 def open_roots(

@@ -161,9 +161,8 @@ class StoreOffsets(_Saver):
             now = self._clock_ms()
             wait = 0.0 if self._failing else self._lock_timeout
             with CheckedLock(root, timeout=wait):
-                files = FileWrites(sync=True)
                 write_group_offsets_held(
-                    root, self.group, part, timestamp=now, is_reset=is_reset, files=files
+                    root, self.group, part, timestamp=now, is_reset=is_reset, files=FileWrites(sync=True)
                 )
                 if is_reset:
                     note_moved(root, self.group, part)

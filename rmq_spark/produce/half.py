@@ -76,8 +76,6 @@ def park_half(
                 f"{name}: expected null with transaction=half, because RocketMQ does not delay transactional "
                 "messages; set the column to null, or write the row without a transaction",
             )
-    topics = pa.array([name.encode() for name in rows.topics], _KIND)
-    numbers = pc.cast(pa.array(queue_id), pa.large_string()).cast(_KIND)
     return Parked(
         (*rows.topics, HALF_TOPIC),
         np.full(rows.count, len(rows.topics), np.int64),
@@ -89,8 +87,8 @@ def park_half(
         },
         {
             **({} if uniq_key is None else {TRANSACTION_ID: uniq_key}),
-            REAL_TOPIC: topics.take(pa.array(rows.codes)),
-            REAL_QID: numbers,
+            REAL_TOPIC: pa.array([name.encode() for name in rows.topics], _KIND).take(pa.array(rows.codes)),
+            REAL_QID: pc.cast(pa.array(queue_id), pa.large_string()).cast(_KIND),
         },
     )
 

@@ -481,8 +481,7 @@ def _unless_same(
     same = pa.array(
         [[*filter(None, own.split(b" "))] == [*filter(None, mapped.split(b" "))] for own, mapped in pairs]
     )
-    kept = pc.if_else(same, pa.scalar(None, _BINARY), keys.filter(other))
-    return pc.replace_with_mask(keys, other, kept)
+    return pc.replace_with_mask(keys, other, pc.if_else(same, pa.scalar(None, _BINARY), keys.filter(other)))
 
 
 def _first(

@@ -191,13 +191,12 @@ def give_up(
     if unique.null_count:
         made = (ids or UniqueIds.of_this_process()).take(count, now_ms)
         put[UNIQ_KEY] = pc.if_else(pc.is_null(unique), made.cast(pa.string()), pa.scalar(None, pa.string()))
-    properties = edited_properties(stored.messages.properties, put, removed=("TRAN_MSG",))
     flags = np.asarray(stored.messages.sys_flag, np.int64)
     born_ip, born_port = born_host
     columns = stored.copies(
         topic=dlq,
         queue_id=0,
-        properties=properties,
+        properties=edited_properties(stored.messages.properties, put, removed=("TRAN_MSG",)),
         sys_flag=flags & (sysflag.COMPRESSED | sysflag.COMPRESSION_MASK | sysflag.STORE_HOST_V6),
         born_timestamp=now_ms,
         born_ip=born_ip,
@@ -442,8 +441,7 @@ def _properties(stored: StoredMessages, group: str, pop_times: _Ints) -> pa.Larg
     """
     first, tags = stored.properties(FIRST_POP_TIME, TAGS)
     is_first = pa.array(np.asarray(stored.messages.reconsume_times, np.int64) == 0)
-    times = pa.array(pop_times).cast(pa.string())
-    popped = pc.if_else(pc.or_(is_first, pc.is_null(first)), times, first)
+    popped = pc.if_else(pc.or_(is_first, pc.is_null(first)), pa.array(pop_times).cast(pa.string()), first)
     # HashMap(128), into which a broker decodes properties, gives the order in which they are put
     decoded = PropertyTable(edited_properties(stored.messages.properties, {}).cast(pa.binary())).map_array()
     counts = np.diff(decoded.offsets.to_numpy())
@@ -504,12 +502,11 @@ def resend(
     put: dict[str, Any] = {WAIT: "true", RESENT_FROM: offset_ids(dead)}  # Any: a text, or an array
     if origin_topics is not None:
         put[RETRY_TOPIC] = origin_topics
-    flags = np.asarray(dead.messages.sys_flag, np.int64)
     return dead.copies(
         topic=topics,
         queue_id=_resend_queues(dead, queue_nums),
         properties=edited_properties(dead.messages.properties, put, removed=RESERVED_PROPERTIES),
-        sys_flag=flags & _RESENT_FLAGS,
+        sys_flag=np.asarray(dead.messages.sys_flag, np.int64) & _RESENT_FLAGS,
         reconsume_times=0,
         prepared_transaction_offset=0,
     )

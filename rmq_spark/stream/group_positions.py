@@ -384,8 +384,7 @@ class _StreamGroup:
                     )
 
     def _refuse_unknown(self) -> None:
-        queues = [*self._shared(), *self._stores.queues]
-        refuse_unknown(self._stores.stores, self._stores.options, queues)
+        refuse_unknown(self._stores.stores, self._stores.options, [*self._shared(), *self._stores.queues])
         shared = {queue.topic for queue in self._shared()}
         for topic in self._stores.options.choice.named_topics:
             if topic not in shared:

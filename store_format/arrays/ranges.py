@@ -119,9 +119,8 @@ def from_parts(
     valid: NDArray[np.uint8] | None = None,
 ) -> pa.Array:
     """Returns the string or binary array of these offsets, bytes and bits of validity, without a copy."""
-    end = int(offsets[-1])
     bits = None if valid is None else pa.py_buffer(valid)
-    buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(data).slice(0, end)]
+    buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(data).slice(0, int(offsets[-1]))]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 

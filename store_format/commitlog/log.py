@@ -115,12 +115,11 @@ class CommitLog:
         ]
         if unusable and not files:
             raise unusable[0]
-        findings = unusable + _size_findings(files) + _gaps(files, _usual_size(files))
         held = tuple(files[_last_begun(files, cache) :]) if holds_last else None
         files = files[: len(files) - len(held or ())]
         return CommitLog(
             tuple(files),
-            tuple(findings),
+            tuple(unusable + _size_findings(files) + _gaps(files, _usual_size(files))),
             cache,
             np.array([file.start for file in files], np.int64),
             np.array([file.stop for file in files], np.int64),
@@ -445,8 +444,7 @@ def _begins_with_own(file: StoreFile, cache: FileCache) -> bool:
 def first_byte(file: StoreFile, cache: FileCache) -> int | None:
     """The position of the first byte that is not zero; None in a file of zeros."""
     for start in range(0, file.size, _LONG_SIZE):
-        data = cache.view(file).read(start, min(_LONG_SIZE, file.size - start))
-        block = np.frombuffer(data, np.uint8)
+        block = np.frombuffer(cache.view(file).read(start, min(_LONG_SIZE, file.size - start)), np.uint8)
         if block.any():
             return start + int((block != 0).argmax())
     return None

@@ -232,6 +232,5 @@ class ObjectBucket(BucketClient):
         )
 
     def _object(self, found: Mapping[str, Any]) -> StoredObject:  # Any: a value of obstore
-        path = f"{self._place}/{found['path']}"
         mtime_ms = int(found["last_modified"].timestamp() * 1000)
-        return StoredObject(path, found["size"], found["e_tag"] or "", mtime_ms)
+        return StoredObject(f"{self._place}/{found['path']}", found["size"], found["e_tag"] or "", mtime_ms)

@@ -321,8 +321,7 @@ class ObjectView(FileView):
         held = min(len(self._ahead), _AHEAD)  # a short walk fetches little ahead
         for at in range(first, min(wanted[-1] + (held + 1) * blocks.RANGE_MAX, self.size), blocks.RANGE_MAX):
             if at not in self._ahead:
-                end = min(at + blocks.RANGE_MAX, self.size)
-                self._ahead[at] = blocks.fetch(self._object, at, end)
+                self._ahead[at] = blocks.fetch(self._object, at, min(at + blocks.RANGE_MAX, self.size))
         for at in [at for at in self._ahead if at < first]:
             del self._ahead[at]
         parts = [self._ahead[at].result() for at in wanted]

@@ -500,10 +500,9 @@ def index_key_hashes(
     """
     count = len(uniq_keys)
     topics = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
-    names = [decode_utf8(name) for name in topics.dictionary.cast(pa.binary()).to_pylist()]
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     batch = _Batch(
-        names,
+        [decode_utf8(name) for name in topics.dictionary.cast(pa.binary()).to_pylist()],
         codes,
         uniq_keys.is_valid().to_numpy(zero_copy_only=False),
         np.zeros(1, bool) if rolled_back is None else rolled_back,

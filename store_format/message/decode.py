@@ -267,13 +267,12 @@ class _UnitRows:
             queue, offset = identity.topic_of(i), str(int(identity.queue_offsets[i]))
             pairs = list(zip((names[i] or "").split(","), (offsets[i] or "").split(","), strict=False))
             if (queue, offset) not in pairs:
-                found = f"{names[i]} at {offsets[i]}"
                 self._reject(
                     units,
                     i,
                     int(units.parts.properties_start[i]),
                     f"light queue {queue} at offset {offset}",
-                    found,
+                    f"{names[i]} at {offsets[i]}",
                 )
 
     # ---- opening and splitting -----------------------------------------------------------------------------
@@ -639,10 +638,9 @@ def _tags_code(rows: _MessageRows) -> pa.Array:
     units = rows.units
     codes = units.refs.tags_codes
     if codes is None:
-        scheduled = pc.equal(units.stored_topics(), SCHEDULE_TOPIC.encode()).to_numpy(zero_copy_only=False)
         codes = tags_codes(
             units.properties(),
-            scheduled,
+            pc.equal(units.stored_topics(), SCHEDULE_TOPIC.encode()).to_numpy(zero_copy_only=False),
             units.integers("store_timestamp").astype(np.int64),
             unknown=CQ_EXT_ADDRESS_MAX,
         )

@@ -363,7 +363,6 @@ class _UnitParts:
         if not kernels.worth(len(self)):
             return np.frombuffer(bytearray(b"".join(self._one_by_one())), np.uint8), places
         pieces = self._topics.pieces
-        stored = b"".join(piece.stored for piece in pieces)
         data = new_array(int(places[-1]) + _PADDING, np.uint8)
         kernels.encode.write_units(
             data,
@@ -373,7 +372,7 @@ class _UnitParts:
             self._body_ends,
             self._properties,
             self._property_ends,
-            np.frombuffer(stored, np.uint8),
+            np.frombuffer(b"".join(piece.stored for piece in pieces), np.uint8),
             np.cumsum([0, *(len(piece.stored) for piece in pieces)]),
             np.array([piece.magic for piece in pieces], np.int64),
             self._topics.codes,

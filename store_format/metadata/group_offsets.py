@@ -229,14 +229,14 @@ def write_group_offsets_held(
     refuse_foreign_offsets(root)
     path = config_path(root, read_broker_offsets(root, is_needed=True)[0])
     is_old = is_broker_49(root)
-
-    def merge(data: bytes | None, file: str) -> bytes | None:
-        return merge_consumer_offsets(
-            data, group, offsets, timestamp=timestamp, is_reset=is_reset, is_old=is_old, file=file
-        )
-
     files.make_directories(root, "config")
-    return rewrite_config(path, merge, files)
+    return rewrite_config(
+        path,
+        lambda data, file: merge_consumer_offsets(
+            data, group, offsets, timestamp=timestamp, is_reset=is_reset, is_old=is_old, file=file
+        ),
+        files,
+    )
 
 
 def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None], files: FileWrites) -> bool:
@@ -431,12 +431,9 @@ def add_subscription_group(root: str, group: str, *, timestamp: int, files: File
     `timestamp` is the clock in ms. Unknown members and the order are kept. Raises CorruptStoreError for a
     file that cannot be decoded and has no `.bak`.
     """
-
-    def merge(data: bytes | None, file: str) -> bytes | None:
-        return _merge_group(data, group, timestamp, file)
-
     files.make_directories(root, "config")
-    return rewrite_config(config_path(root, _GROUP_FILE), merge, files)
+    path = config_path(root, _GROUP_FILE)
+    return rewrite_config(path, lambda data, file: _merge_group(data, group, timestamp, file), files)
 
 
 def _merge_group(data: bytes | None, group: str, timestamp: int, file: str = _GROUP_FILE) -> bytes | None:
@@ -559,9 +556,9 @@ def write_delay_offsets(root: str, offsets: Mapping[int, int], *, timestamp: int
     that cannot be decoded and has no `.bak`.
     """
     is_old = is_broker_49(root)
-
-    def merge(data: bytes | None, file: str) -> bytes | None:
-        return merge_delay_offsets(data, offsets, timestamp=timestamp, is_old=is_old, file=file)
-
     files.make_directories(root, "config")
-    return rewrite_config(config_path(root, _DELAY_FILE), merge, files)
+    return rewrite_config(
+        config_path(root, _DELAY_FILE),
+        lambda data, file: merge_delay_offsets(data, offsets, timestamp=timestamp, is_old=is_old, file=file),
+        files,
+    )

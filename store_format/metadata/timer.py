@@ -408,11 +408,10 @@ class TimerState:
     def slots_between(self, start_ms: int, stop_ms: int) -> list[_Slot]:
         """The slots with messages whose times are in [start_ms, stop_ms), in the order of their times."""
         low, high = start_ms // self.precision_ms, stop_ms // self.precision_ms
-        found = {}
-        if self.wheel is not None:
-            found = {slot["slot_time"]: slot for slot in self.wheel.between(low, high)}
-        slots = {int(time): _Slot(*slot.tolist()) for time, slot in found.items()}
-        slots = {time: slot for time, slot in slots.items() if time % WHEEL_SLOTS not in self.slots}
+        found = (
+            [] if self.wheel is None else [_Slot(*each.tolist()) for each in self.wheel.between(low, high)]
+        )
+        slots = {each.time: each for each in found if each.time % WHEEL_SLOTS not in self.slots}
         slots |= {each.time: each for each in self.slots.values() if low <= each.time < high}
         return [slots[time] for time in sorted(slots)]
 
@@ -545,17 +544,15 @@ class TimerState:
         number = position // self.file_size
         found = self._files.get(number)
         if found is None:
-            for file in self.log.files:
-                if file.start <= position < file.stop:
-                    found = self._files[number] = file, open_view(file.path)
-                    break
-            else:
+            file = next((file for file in self.log.files if file.start <= position < file.stop), None)
+            if file is None:
                 raise CorruptStoreError(
                     f"{self.root}/timerlog",
                     position,
                     "a position in the timerlog",
                     "a position outside of all files",
                 )
+            found = self._files[number] = file, open_view(file.path)
         file, view = found
         data = view.read(position - file.start, _UNIT)
         if len(data) < _UNIT:

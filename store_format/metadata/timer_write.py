@@ -63,11 +63,10 @@ def _end_file(state: TimerState, number: int, files: FileWrites) -> None:
     """Writes the blank after the last unit of a full file, if the file is still there."""
     size = state.file_size
     position = units_per_file(size) * _UNIT
-    path = f"{state.root}/timerlog/{offset_file_name(number * size)}"
     if number * size < (state.log.files[0].start if state.log.files else 0):
         return
     blank = pack(TIMER_LOG_BLANK, {"size": size - position, "reserved": 0, "magic": MAGIC_BLANK})
-    file, _ = files.open_full(path, size)
+    file, _ = files.open_full(f"{state.root}/timerlog/{offset_file_name(number * size)}", size)
     with file:
         file.write(position, blank.tobytes())
         files.sync(file)
@@ -103,8 +102,7 @@ def write_timer_wheel(state: TimerState, files: FileWrites) -> None:
             whole[indices] = records
             file.write(0, whole.tobytes())
         else:
-            edges = np.flatnonzero(np.diff(indices) != 1) + 1
-            for rows in np.split(np.arange(len(indices)), edges):
+            for rows in np.split(np.arange(len(indices)), np.flatnonzero(np.diff(indices) != 1) + 1):
                 file.write(indices[rows[0]] * _SLOT, records[rows[0] : rows[-1] + 1].tobytes())
         files.sync(file)
     if is_new:

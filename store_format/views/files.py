@@ -370,14 +370,13 @@ def _entries(store: Store, file: IndexFile) -> Iterator[pa.RecordBatch]:
     slots = file.geometry.hash_slot_num if file.geometry is not None else 1
     for first, part in file.chunks():
         hashes, seconds = part["key_hash"].astype(np.int32), part["time_diff"].astype(np.int64)
-        numbers = np.arange(first, first + len(part), dtype=np.int32)
         times = [
             time_us(begin + second * 1000) if 0 <= second < _CLAMPED else None for second in seconds.tolist()
         ]
         columns = [
             pa.repeat(pa.scalar(store.broker_name, TEXT), len(part)),
             pa.repeat(pa.scalar(file.path.removeprefix(f"{store.path}/"), TEXT), len(part)),
-            pa.array(numbers),
+            pa.array(np.arange(first, first + len(part), dtype=np.int32)),
             pa.array((hashes.astype(np.int64) % slots).astype(np.int32)),
             pa.array(hashes),
             pa.array(part["physical_offset"].astype(np.int64)),

@@ -100,14 +100,13 @@ def _sums(queues: list[dict[str, Any]]) -> tuple[object, ...]:
     unknown = sum(row["lagMessages"] is None and row["maxOffset"] != 0 for row in queues)
     if not known and not unknown:  # no queue has ever had a message
         return len(queues), 0, 0, None, None, None, 0, 0, 0
-    ages = [row["lagMs"] for row in known if row["lagMs"] is not None]
     return (
         len(queues),
         unknown,
         *(_sum(row[name] for row in known) for name in ("lagMessages", "readyMessages", "inFlightMessages")),
         _least(queues, "oldestPop"),
         _sum(row["lagBytes"] for row in known),
-        max(ages, default=None),
+        max((row["lagMs"] for row in known if row["lagMs"] is not None), default=None),
         _sum(row["lostMessages"] for row in known),
     )
 

@@ -138,10 +138,9 @@ def _copies(store: Store, message_id: str) -> tuple[list[_Row], list[_Row]]:
         for row in look_up(store, MessageChoice(key=key), how).table.to_pylist()
     ]
     copies = [row for row in named if row[UNIQ_KEY] in unique]
-    mentions = [row for row in named if row[UNIQ_KEY] not in unique]
     if first and not unique:
         copies = [*first, *_sent_back(store, {row["offsetMsgId"] for row in first})]
-    return copies, mentions
+    return copies, [row for row in named if row[UNIQ_KEY] not in unique]
 
 
 def _sent_back(store: Store, offset_ids: Collection[str]) -> list[_Row]:

@@ -189,9 +189,8 @@ def _first_offset(row: Mapping[str, Any]) -> int | None:
 
 def _halves(store: Store, uniq_key: str | None, msg_ids: Collection[str] | None) -> list[Transaction]:
     by_key: dict[object, Transaction] = {}
-    queues = store.queues(HALF_TOPICS.__contains__)
     chosen = None if msg_ids is None else pa.array(list(msg_ids), pa.string())
-    for batch in read_queues(queues, HALF_COLUMNS):
+    for batch in read_queues(store.queues(HALF_TOPICS.__contains__), HALF_COLUMNS):
         if chosen is not None:
             batch = batch.filter(pc.is_in(batch["msgId"], chosen))
         for row in batch.to_pylist():
@@ -210,9 +209,8 @@ def _ops(store: Store) -> dict[tuple[str, int, int], tuple[int, int]]:
     The keys are (half topic, queue id, queue offset), and ("", 0, physical offset) for RocksDB's half topic.
     """
     found: dict[tuple[str, int, int], tuple[int, int]] = {}
-    queues = store.queues((OP_TOPIC, ROCKSDB_OP_TOPIC).__contains__)
     columns = ("topic", "queueId", "physicalOffset", "storeTimestampMs", "tags", "body", "TRANS_OFFSET")
-    for batch in read_queues(queues, columns):
+    for batch in read_queues(store.queues((OP_TOPIC, ROCKSDB_OP_TOPIC).__contains__), columns):
         for row in batch.to_pylist():
             decided = (row["storeTimestampMs"], row["physicalOffset"])
             if row["topic"] == ROCKSDB_OP_TOPIC:

@@ -436,7 +436,6 @@ def pop_record_messages(
     tags = [each.record.tag if isinstance(each.record, BrokerAck) else CK_TAG for each in records]
     out = (deliver - 1) // precision_ms * precision_ms
     mask = pa.array(waits)
-    real_topic = pa.scalar(revive_topic, pa.string())
     nothing = pa.scalar(None, pa.string())
     properties = encode_property_columns(
         len(records),
@@ -445,7 +444,7 @@ def pop_record_messages(
             UNIQ_KEY: pa.array([each.record.unique_key for each in records], pa.string()),
             TIMER_DELIVER_MS: pa.array(deliver).cast(pa.string()),
             TIMER_OUT_MS: pc.if_else(mask, pa.array(out).cast(pa.string()), nothing),
-            REAL_TOPIC: pc.if_else(mask, real_topic, nothing),
+            REAL_TOPIC: pc.if_else(mask, pa.scalar(revive_topic, pa.string()), nothing),
             REAL_QID: pc.if_else(mask, pa.array(queue_ids).cast(pa.string()), nothing),
         },
         capacity=_MAP_CAPACITY,

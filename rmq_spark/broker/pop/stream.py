@@ -580,8 +580,7 @@ class PopPositions:
         """Where the queues ended at the last look, for Spark's progress."""
         if not self.stores.version:
             return None
-        ends = {key: queue.max_offset for key, queue in self.stores.queues.items()}
-        return StreamOffset(ends).to_json()
+        return StreamOffset({key: queue.max_offset for key, queue in self.stores.queues.items()}).to_json()
 
     def latest(self, start: _Json) -> _Json:
         """Acknowledges the ranges of `start`, which Spark has committed, and takes the next ones.

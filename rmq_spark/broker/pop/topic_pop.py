@@ -385,8 +385,7 @@ class TopicPop:
 
     def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:
         topics = [queue_id for flag, queue_id in queues if flag == TOPIC]
-        retries = [key for key in queues if key[0] != TOPIC]
-        return list(visits(topics, retries, self._rules, self._random))
+        return list(visits(topics, [key for key in queues if key[0] != TOPIC], self._rules, self._random))
 
     def _read_ahead(
         self, queues: Mapping[PopQueue, Queue], order: Iterable[PopQueue], count: int, failed: _Failed

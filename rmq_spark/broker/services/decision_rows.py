@@ -130,9 +130,8 @@ def commit_decisions(
         now = Now(time.time_ns() // 1_000_000, conf)
         plan = plan_decisions(left, wanted, now, must_find=not any(done_in))
         _refuse_plan(target, plan)
-        options = replace(commit_options(target, []), keeps_key=keeps_key)
         try:
-            written = plan.apply(key=key, options=options)
+            written = plan.apply(key=key, options=replace(commit_options(target, []), keeps_key=keeps_key))
         except PartsFailedError as error:
             _log.warning("transaction=%s: %d half messages were decided before an error", kind, error.done)
             raise

@@ -279,9 +279,9 @@ def write_decisions(
     Each commit holds committed messages and the op messages that list their half messages, so that a crash
     leaves both or none. With `key` the last commit notes this batch in the ledger.
     """
-    due = list({each.key: each for each in decisions if each.is_due}.values())
     store = session.store()
-    chunks = list(_decision_chunks(due))
+    due = {each.key: each for each in decisions if each.is_due}
+    chunks = list(_decision_chunks(list(due.values())))
     for number, chunk in enumerate(chunks, 1):
         _write_decisions(session, store, chunk, now_ms, key if number == len(chunks) else None)
         tally.done += len(chunk)

@@ -363,8 +363,7 @@ def _without_room(
     counted = np.flatnonzero(acts != _Act.DISCARD)
     if not len(counted):
         return {}
-    copies = checked(halves.take(counted), acts[counted] == _Act.IMMUNE)
-    refused = session.refused(StoredMessages(copies))
+    refused = session.refused(StoredMessages(checked(halves.take(counted), acts[counted] == _Act.IMMUNE)))
     return {int(counted[index]): error for index, error in refused.items()}
 
 

@@ -170,8 +170,7 @@ def lag_(
 
 def _order(sort: str, *, queues: bool) -> list[tuple[str, str]]:
     """The columns to sort by: those of `--sort`, then the others."""
-    keys = [*_ORDERS[sort], *_THEN, *([("queueId", "ascending")] if queues else [])]
-    return list(dict(keys).items())
+    return list(dict([*_ORDERS[sort], *_THEN, *([("queueId", "ascending")] if queues else [])]).items())
 
 
 def _names(view: str) -> list[str]:

@@ -125,10 +125,9 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     conf = " --broker-conf FILE" if diagnosis.lacks_settings else ""  # the broker's configuration
     beside = paths.base_name(root) if paths.is_remote(root) else beside_cluster(root)
     target = shlex.quote(shown(f"{beside}-recovered"))  # of a store on object storage, in this directory
-    salvage = f"rmqlog recover {store} --into {target} --salvage{conf}"
     commands = {
         NextStep.RECOVER: f"rmqlog recover {store}{conf}",
-        NextStep.SALVAGE: salvage,
+        NextStep.SALVAGE: f"rmqlog recover {store} --into {target} --salvage{conf}",
     }
     return Verdict(
         text, commands.get(step, ""), is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage"))
@@ -142,11 +141,10 @@ def _fitted(output: Output, severity: str, line: str) -> str:
     from rmq_spark.cli.cells import colour_of, painted
 
     if output.terminal_columns is not None and not output.wide:
-        indent = " " * (len(severity) + 2)
         line = fill(
             line,
             output.terminal_columns,
-            subsequent_indent=indent,
+            subsequent_indent=" " * (len(severity) + 2),
             break_long_words=False,
             break_on_hyphens=False,
         )
