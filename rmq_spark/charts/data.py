@@ -524,6 +524,6 @@ def _over_time(table: pa.Table, time: str, series: str) -> Drawn:
     total = f"{known.num_rows:,} messages" if known.num_rows != 1 else "1 message"
     unknown = table.num_rows - known.num_rows
     more = [f"{unknown:,} without a known time are not shown"] if unknown else []
-    counted = drawn.table.select(["startMs", "stopMs", "topic", "messages", "bytes"])
-    counted = counted.filter(pa.array(np.asarray(counted["messages"]) > 0))
-    return Drawn(counted, (total, *drawn.notes, *more), drawn.step_ms)
+    counted = drawn.table.filter(pc.greater(drawn.table["messages"], 0))
+    names_shown = ["startMs", "stopMs", "topic", "messages", "bytes"]
+    return Drawn(counted.select(names_shown), (total, *drawn.notes, *more), drawn.step_ms)

@@ -53,11 +53,9 @@ def with_default_store(context: click.Context, command: click.Command, words: li
     parsed, _, _ = command.make_parser(click.Context(command, parent=context)).parse_args(list(words))
     given = [parsed[each.name] for each in arguments if isinstance(parsed.get(each.name or ""), str)]
     needed = 1 + sum(each.required for each in arguments if each.name != "store")
-    if len(given) > needed or len(given) == len(arguments):
-        return words
-    if len(given) == needed and (given[0].startswith(("/", ".")) or os.path.isdir(given[0])):
-        return words
-    return [default, *words]
+    is_place = len(given) == needed and (given[0].startswith(("/", ".")) or os.path.isdir(given[0]))
+    has_store = len(given) > needed or len(given) == len(arguments) or is_place
+    return words if has_store else [default, *words]
 
 
 # ---- completion --------------------------------------------------------------------------------------------

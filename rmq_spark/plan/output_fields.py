@@ -145,8 +145,10 @@ def fields_from_options(options: ReadOptions) -> OutputFields:
     defaults = (*DEFAULT_COLUMNS, "storedTopic") if is_shared else DEFAULT_COLUMNS
     names = [column_named(name).name for name in options.columns or defaults]
     refuse_duplicates("columns", names)
-    fields = [OutputField(name, name) for name in names]
-    fields += [OutputField(name, name, is_property=True) for name in property_columns(options)]
+    fields = [
+        *(OutputField(name, name) for name in names),
+        *(OutputField(name, name, is_property=True) for name in property_columns(options)),
+    ]
     if options.columns is None and options.permissive:
         fields.append(OutputField(CORRUPT_RECORD, CORRUPT_RECORD))
     return OutputFields(tuple(fields))

@@ -356,10 +356,10 @@ class WriteRows:
         self.property_columns = tuple(property_columns)
         self._places = bind_columns(batch.schema, self.property_columns)
         self.count: int = batch.num_rows
-        self.topics: tuple[str, ...]
-        self.codes: NDArray[np.int64]  # the place of each row's topic in `topics`
+        # the place of each row's topic in `topics`
+        self.codes: NDArray[np.int64] = np.zeros(self.count, np.int64)
         if topic is not None:
-            self.topics, self.codes = (topic_name(topic.encode()),), np.zeros(self.count, np.int64)
+            self.topics: tuple[str, ...] = (topic_name(topic.encode()),)
             return
         if "topic" not in self._places:
             raise OptionError("topic: expected the option topic or a column topic, found neither")

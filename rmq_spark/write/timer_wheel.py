@@ -220,8 +220,8 @@ def enqueue(
     start = min(max(turn.queue_offset, queue.min_offset), queue.max_offset)
     stop = min(start + limits[0], queue.max_offset)
     offsets, entries = read_slice(queue.range.piece(start, stop))
-    fits = int(np.searchsorted(np.cumsum(entries["size"].astype(np.int64)), limits[1], side="right"))
-    fits = max(fits, 1)
+    sizes = np.cumsum(entries["size"].astype(np.int64))
+    fits = max(int(np.searchsorted(sizes, limits[1], side="right")), 1)
     # Units of lost messages are not among the entries: a piece may have none, and messages may follow.
     turn.queue_offset = stop if fits >= len(offsets) else int(offsets[fits])
     offsets, entries = offsets[:fits], entries[:fits]

@@ -253,9 +253,11 @@ class CommitLog:
             if paths.is_remote(file.path):
                 raise
             return -1
-        if head is None or head.magic not in (MAGIC_V1, MAGIC_V2):
-            return -1
-        if claim is not None and claim != (head.queue_id, head.queue_offset):
+        if (
+            head is None
+            or head.magic not in (MAGIC_V1, MAGIC_V2)
+            or claim not in (None, (head.queue_id, head.queue_offset))
+        ):
             return -1
         return head.store_timestamp if head.physical_offset == physical_offset else -1
 

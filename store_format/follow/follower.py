@@ -164,15 +164,24 @@ class StoreFollower:
             self._follows
             and signs.state is not StoreState.CRASHED
             and (self._stuck_wait < _STUCK_NS or not is_live)
+            # another lock time: a broker was started, and may have cut the log
+            and signs.lock == known.lock
         )
-        # another lock time: a broker was started, and may have cut the log
-        can_follow = can_follow and signs.lock == known.lock
         if can_follow and self._follow(signs, self._news_size):
             return bool(self.changed)
         return self._look_anew(signs, self.changed)
 
     def _read_signs(self) -> _Signs:
-        return _signs_of(self.store)
+        """The signs now. Costs about ten system calls."""
+        store = self.store
+        return _Signs(
+            store.state,
+            read_commit_state(store.path),
+            tuple(stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()),
+            tuple(stat_identity(path) for path in store.commit_log_paths),
+            stat_identity(f"{store.path}/lock"),
+            stat_identity(doorbell_path(store.path)),
+        )
 
     def _is_due(self) -> bool:
         """Whether to check an incomplete message at the log's end again: it may be complete soon."""
@@ -644,9 +653,9 @@ class _Signs:
         A directory that changed just now may change again within the same tick of its clock, so its time is
         left out.
         """
-        directories = (self.queue_directories, self.log_directories)
         queues, logs = (
-            tuple(_settled(identity, now_ns) for identity in identities) for identities in directories
+            tuple(_settled(identity, now_ns) for identity in identities)
+            for identities in (self.queue_directories, self.log_directories)
         )
         return replace(self, queue_directories=queues, log_directories=logs)
 
@@ -662,15 +671,3 @@ def _listed(root: str, log: CommitLog) -> Hashable:
 
 def _settled(identity: _Identity, now_ns: int) -> _Identity:
     return identity if identity is None or is_settled(identity, now_ns) else (identity[0], -1, -1)
-
-
-def _signs_of(store: Store) -> _Signs:
-    """The signs now. Costs about ten system calls."""
-    return _Signs(
-        store.state,
-        read_commit_state(store.path),
-        tuple(stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()),
-        tuple(stat_identity(path) for path in store.commit_log_paths),
-        stat_identity(f"{store.path}/lock"),
-        stat_identity(doorbell_path(store.path)),
-    )

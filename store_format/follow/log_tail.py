@@ -281,11 +281,9 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
     ):
         return None
     physical_offset, size, code = _UNIT.unpack_from(data, position - begin)
-    if (physical_offset, size) != (newest.physical_offset, newest.size):
-        return None
-    if code != newest.tags_code and code > CQ_EXT_ADDRESS_MAX and queue.topic != SCHEDULE_TOPIC:
-        return None
-    return _grown(queue, newest)
+    is_of_message = (physical_offset, size) == (newest.physical_offset, newest.size)
+    is_other_code = code != newest.tags_code and code > CQ_EXT_ADDRESS_MAX and queue.topic != SCHEDULE_TOPIC
+    return _grown(queue, newest) if is_of_message and not is_other_code else None
 
 
 def _grown(queue: QueueRange, newest: Newest) -> QueueRange:

@@ -522,9 +522,8 @@ def confirms(view: FileView, geometry: IndexGeometry) -> bool:
         return False
     newest = max(1, count - 2)
     last = _units_at(view, geometry.units_start + INDEX_UNIT.itemsize * newest, count - newest)
-    if header["end_physical_offset"] not in last["physical_offset"]:
-        return False
-    if bool((proof["key_hash"] < 0).any()) or bool((proof["time_diff"] < 0).any()):
+    is_last = header["end_physical_offset"] in last["physical_offset"]
+    if not is_last or (proof["key_hash"] < 0).any() or (proof["time_diff"] < 0).any():
         return False
     slots = proof["key_hash"].astype(np.int64) % geometry.hash_slot_num
     order = np.argsort(slots, kind="stable")

@@ -95,8 +95,7 @@ def _parse_rest(
 
 def _hexadecimal(text: str) -> float:
     """Returns the value of a text that matches Java's pattern of hexadecimal floats."""
-    bare = text.strip(_BLANKS)
-    bare = bare.rstrip(_SUFFIXES)  # follows the exponent, whose digits are decimal
+    bare = text.strip(_BLANKS).rstrip(_SUFFIXES)  # which follow the exponent, whose digits are decimal
     try:
         return float.fromhex(bare)
     except OverflowError:

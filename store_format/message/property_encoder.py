@@ -128,8 +128,11 @@ def _strings(
         + int((sizes + 1)[codes].sum()) + count * int((sizes + 1)[names].sum())
     )  # fmt: skip
     out, offsets = new_array(room + _PADDING, np.uint8), np.empty(count + 1, np.int64)
-    scratch = [np.empty(most, np.int64) for _ in range(5)]
-    scratch += [np.full(len(numbers), -1), np.empty(table_size(most, capacity), np.int64)]
+    scratch = [
+        *(np.empty(most, np.int64) for _ in range(5)),
+        np.full(len(numbers), -1),
+        np.empty(table_size(most, capacity), np.int64),
+    ]
     kernels.encode.write_properties(
         out,
         offsets,

@@ -446,8 +446,8 @@ def _merge_group(data: bytes | None, group: str, timestamp: int, file: str = _GR
         table = dict(members(raw.get("subscriptionGroupTable"), "subscriptionGroupTable"))
         if group in table:
             return None
-        version = dict(members(raw.get("dataVersion"), "dataVersion"))
-        version = next_version({"counter": 0, "stateVersion": 0} | version, timestamp)
+        known = members(raw.get("dataVersion"), "dataVersion")
+        version = next_version({"counter": 0, "stateVersion": 0} | known, timestamp)
     first: dict[str, Any] = {"dataVersion": version, "forbiddenTable": {}}  # Any: JSON
     return dumps(
         first | raw | {"dataVersion": version, "subscriptionGroupTable": table | {group: _entry(group)}}

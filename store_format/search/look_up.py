@@ -186,11 +186,8 @@ def bytes_to_scan(store: Store, choice: MessageChoice, how: How) -> int:
 
 
 def _names(how: How, choice: MessageChoice) -> tuple[str, ...]:
-    conditions = {
-        "properties": choice.where is not None,
-        "body": choice.body is not None,
-    }
-    looked_at = (name for name, is_given in conditions.items() if is_given)
+    conditions = (("properties", choice.where), ("body", choice.body))
+    looked_at = (name for name, given in conditions if given is not None)
     return tuple(dict.fromkeys((*how.columns, *_HELPERS, *looked_at)))
 
 

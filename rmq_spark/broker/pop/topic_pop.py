@@ -480,9 +480,8 @@ class TopicPop:
     ) -> list[HandedOut]:
         """Messages that cannot be stored again come before the new ones as often as those of retry topics."""
         first = state.again.first
-        if self.is_ordered or first is None or first > request.pop_time:
-            return []
-        if self._random.randrange(_DRAWN_BELOW) >= self._rules.retry_probability:
+        is_due = not self.is_ordered and first is not None and first <= request.pop_time
+        if not is_due or self._random.randrange(_DRAWN_BELOW) >= self._rules.retry_probability:
             return []
         return _hand_out_due(state, queues, request, request.count)
 

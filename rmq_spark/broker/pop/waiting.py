@@ -240,9 +240,8 @@ class Waiter:
 
     def _has_news(self, look: WaiterLook) -> bool:
         joined = self._joined
-        if self.is_closed or joined is None or self._notified != look.notified:
-            return True
-        if look.waiter is not self or look.followed != joined[1].stores:
+        is_other = look.waiter is not self or self._notified != look.notified
+        if self.is_closed or joined is None or is_other or look.followed != joined[1].stores:
             return True
         seen = {each.root: each.version for each in look.stores}
         return any(

@@ -513,9 +513,8 @@ def _deletion_ms(
 ) -> int:
     """The first time from `expires_ms` and `now_ms` on at which a broker deletes expired files."""
     moment = max(expires_ms, now_ms)
-    if moment >= TIME_MS_STOP:  # fileReservedTime reaches beyond the calendar
-        return moment
-    if is_any_hour or local_hour(moment, zone) in conf.delete_when:
+    # fileReservedTime may reach beyond the calendar
+    if moment >= TIME_MS_STOP or is_any_hour or local_hour(moment, zone) in conf.delete_when:
         return moment
     clock = datetime.datetime.fromtimestamp(moment / 1000, zone).replace(minute=0, second=0, microsecond=0)
     for _ in range(_HOURS_A_DAY + 1):  # one more where the clock is changed

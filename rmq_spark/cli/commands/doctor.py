@@ -17,10 +17,13 @@ from dataclasses import dataclass
 
 import click
 
+from rmq_spark.cli.cells import painted
 from rmq_spark.cli.completion import VARIABLE, default_store
 from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import open_all
 from rmq_spark.cli.output import Output, output_options
+from store_format.display.text import shown
+from store_format.errors import StoreError
 
 # ---- what Spark needs on this machine ----------------------------------------------------------------------
 
@@ -61,11 +64,14 @@ class Check:
 
 def environment_checks(environment: Mapping[str, str], python: str) -> list[Check]:
     """All checks that do not start Spark. `python` runs this process and the Spark driver."""
-    checks = [_package(name) for name in NEEDED]
-    checks += [_java(environment), _spark_home(environment)]
-    checks += _neighbours(python)
-    checks += [_registration(python), _workers(environment, python)]
-    return checks
+    return [
+        *map(_package, NEEDED),
+        _java(environment),
+        _spark_home(environment),
+        *_neighbours(python),
+        _registration(python),
+        _workers(environment, python),
+    ]
 
 
 def _run(*command: str) -> tuple[int, str]:
@@ -260,12 +266,9 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
 
 
 def _print(output: Output, checks: list[Check]) -> None:
-    from store_format.display.text import shown
-
     colours = {"ok": "32", "warning": "33", "fails": "31"}
     for check in checks:
-        word = f"{check.state:<7}"
-        word = f"\x1b[{colours[check.state]}m{word}\x1b[0m" if output.colour else word
+        word = painted(f"{check.state:<7}", colours[check.state] if output.colour else "")
         print(
             f"{word}  {check.name:<18}  {shown(check.found)}"
             + (f". {shown(check.advice)}" if check.advice else "")
@@ -281,8 +284,6 @@ def _default_store_check() -> Check:
 
 
 def _store_checks(path: str) -> list[Check]:
-    from store_format.errors import StoreError
-
     try:
         stores = open_all(path)
     except (StoreError, OSError) as error:

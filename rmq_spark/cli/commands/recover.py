@@ -138,8 +138,8 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
         return f"{whole}; the recovery is refused, and nothing was changed"
     changes = [row for row in rows if row["action"] not in _NO_CHANGE]
     queues = {(row["brokerName"], row["topic"], row["queueId"]) for row in changes if row["part"] in _QUEUES}
-    parts = [_counted(len(queues), "consume queue")] if queues else []
-    parts += sorted({row["part"] for row in changes} - _QUEUES)
+    named = [_counted(len(queues), "consume queue")] if queues else []
+    parts = [*named, *sorted({row["part"] for row in changes} - _QUEUES)]
     left = [row["part"] for row in rows if row["action"] == "left"]
     kept = [_counted(count, "consume queue")] if (count := sum(part in _QUEUES for part in left)) else []
     kept += ["index"] if "index" in left else []
