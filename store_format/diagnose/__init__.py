@@ -148,12 +148,8 @@ def diagnose(
         given_up=str(given_up),
         unserved=unserved,
         lacks_last_files=queues.lead_behind_files,
-        lacks_settings=_lacks_sizes(
-            root, log, queues=queues.is_incomplete, index=index is not None and index.is_empty
-        )
-        or (
-            broker_conf_of(root).known_delay_levels_ms is None
-            and not queues.unfiled_levels <= shown_delays(root, log).keys()
+        lacks_settings=_lacks_settings(
+            root, log, queues, has_empty_index=index is not None and index.is_empty
         ),
     )
 
@@ -195,11 +191,19 @@ def _with_cut(
     return replace(summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages)
 
 
-def _lacks_sizes(root: str, log: CommitLog, *, queues: bool, index: bool) -> bool:
-    """Whether a recovery that builds consume queues, or an index without a file, asks for their sizes."""
+def _lacks_settings(root: str, log: CommitLog, queues: QueueCheck, *, has_empty_index: bool) -> bool:
+    """Whether a recovery asks for the sizes of consume queues or of an index without a file, which it builds,
+    or for the delay of a level.
+    """
+    levels, options = queues.unfiled_levels, RecoverOptions()
     try:
-        return (queues and known_queue_file_size(root, log, RecoverOptions()) is None) or (
-            index and not is_index_size_known(root, log, RecoverOptions())
+        return (
+            (queues.is_incomplete and known_queue_file_size(root, log, options) is None)
+            or (has_empty_index and not is_index_size_known(root, log, options))
+            or (
+                broker_conf_of(root).known_delay_levels_ms is None
+                and not levels <= shown_delays(root, log).keys()
+            )
         )
     except (CorruptStoreError, OptionError):  # a problem that is reported
         return False

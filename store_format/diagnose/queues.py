@@ -196,7 +196,7 @@ class QueueCheck:
         return {
             queue_id + 1
             for (topic, queue_id), queue in self.comparison.queues.items()
-            if topic == SCHEDULE_TOPIC and queue.equal < queue.seen.claims.count()
+            if topic == SCHEDULE_TOPIC and self._has_queues and queue.equal < queue.seen.claims.count()
         }
 
     def count_readable(self, readers: Sequence[Queue] | None, *, reads_all: bool) -> None:
