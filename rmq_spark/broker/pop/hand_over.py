@@ -275,7 +275,7 @@ def _broker_host(store: Store, records: list[PopRecord]) -> Host:
 # ---- taking over -------------------------------------------------------------------------------------------
 
 
-def take_over(name: PopName, log: InFlightLog, store: Store, conf: BrokerConf | None = None) -> int:
+def take_over(name: PopName, log: InFlightLog, store: Store) -> int:
     """Takes over what the broker's records have in flight of this group and topic; how many messages.
 
     For the first consumer that opens the log, under the store's lock, after the offsets of the queues were
@@ -285,7 +285,7 @@ def take_over(name: PopName, log: InFlightLog, store: Store, conf: BrokerConf | 
 
     Raises UnsupportedFormatError if RocksDB has the state of pop, of the timer or of the offsets.
     """
-    every = read_broker_in_flight(store, conf)
+    every = read_broker_in_flight(store)
     found = [each for each in every if (each.group, each.topic) == (name.group, name.topic)]
     if not found and not log.run(lambda state: state.in_flight or state.settled):
         return 0

@@ -98,13 +98,11 @@ class Waiter:
         *,
         group: str = "",
         also: Sequence[str] = (),
-        commit_log_paths: Sequence[str] = (),
     ) -> None:
         self.topics = frozenset(topics)
         self.group = group
         self.also = tuple(also)
         self.path = paths.absolute(path)
-        self.commit_log_paths = tuple(commit_log_paths)
         self.blocked = 0  # threads that wait
         self.waits_since = 0.0
         self.is_passed_over = False  # others of the group were woken for the last news
@@ -259,8 +257,8 @@ class _Watcher:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of the next four, which only it may change
-        self._paths: dict[tuple[str, tuple[str, ...]], _WatchedPath] = {}
-        self._stores: dict[tuple[str, tuple[str, ...]], _FollowedStore] = {}
+        self._paths: dict[str, _WatchedPath] = {}
+        self._stores: dict[str, _FollowedStore] = {}
         self._of_store: dict[_FollowedStore, frozenset[Waiter]] = {}
         self._files: dict[str, frozenset[_FollowedStore | Waiter | _WatchedPath]] = {}
         self._polled = PolledFiles()
@@ -273,8 +271,7 @@ class _Watcher:
 
     def add(self, waiter: Waiter) -> _WatchedPath:
         with self._lock:
-            key = waiter.path, waiter.commit_log_paths
-            watched = self._paths.setdefault(key, _WatchedPath(*key))
+            watched = self._paths.setdefault(waiter.path, _WatchedPath(waiter.path))
             watched.waiters.add(waiter)
             self._find_stores(watched, force=True)
         return watched
@@ -282,11 +279,11 @@ class _Watcher:
     def remove(self, waiter: Waiter) -> bool:
         """True if it was the last one: the watcher ends then."""
         with self._lock:
-            watched = self._paths.get((waiter.path, waiter.commit_log_paths))
+            watched = self._paths.get(waiter.path)
             if watched is not None and waiter in watched.waiters:
                 watched.waiters.discard(waiter)
                 if not watched.waiters:
-                    del self._paths[watched.path, watched.commit_log_paths]
+                    del self._paths[watched.path]
                 self._arrange()
             return not self._paths
 
@@ -380,8 +377,7 @@ class _Watcher:
         roots = watched.look_for_stores()
         if not force and coming == watched.coming and roots == [store.root for store in before]:
             return
-        keys = [(root, watched.commit_log_paths) for root in roots]
-        watched.stores = tuple(self._stores.setdefault(key, _FollowedStore(*key)) for key in keys)
+        watched.stores = tuple(self._stores.setdefault(root, _FollowedStore(root)) for root in roots)
         self._arrange()
         if watched.stores != before:
             for waiter in watched.waiters:
@@ -400,7 +396,7 @@ class _Watcher:
                 for waiter in watched.waiters:
                     for name in waiter.also:
                         files.setdefault(f"{store.root}/{name}", set()).add(waiter)
-        self._stores = {key: store for key, store in self._stores.items() if store in of_store}
+        self._stores = {store.root: store for store in of_store}
         self._of_store = {store: frozenset(waiters) for store, waiters in of_store.items()}
         for store, waiters in of_store.items():
             store.choose(frozenset().union(*(waiter.topics for waiter in waiters)))
@@ -438,7 +434,6 @@ class _WatchedPath:
     """A path of waiters as given, and its stores now."""
 
     path: str
-    commit_log_paths: tuple[str, ...]
     stores: tuple[_FollowedStore, ...] = ()
     coming: tuple[str, ...] = ()  # files and directories whose change may mean a new store
     waiters: set[Waiter] = field(default_factory=set)
@@ -449,13 +444,13 @@ class _WatchedPath:
         path = self.path
         try:
             is_known = [store.root for store in self.stores] == [path]
-            if is_known and is_directory(path if self.commit_log_paths else f"{path}/commitlog"):
+            if is_known and is_directory(f"{path}/commitlog"):
                 return [path]  # not listed again: that may wait for a writer that waits for the disk
             names = entry_names(path, missing_ok=True)
         except StoreError as error:
             self._note(error)
             return [store.root for store in self.stores]
-        if "commitlog" in names or (self.commit_log_paths and names):
+        if "commitlog" in names:
             self.coming = ()
             return [path]
         roots = cluster_members(path, names, self._note)
@@ -542,11 +537,10 @@ class _FollowedStore:
     `changed_at` has the version of the last change of each topic.
     """
 
-    def __init__(self, root: str, commit_log_paths: Sequence[str]) -> None:
+    def __init__(self, root: str) -> None:
         self.root = root
         self.changed_at: dict[str, int] = {}
         self.holder: int | None = None  # the broker that has the store
-        self._commit_log_paths = tuple(commit_log_paths)
         self._awaited = _AwaitedTopics()
         self._looked_topics: frozenset[str] = frozenset()
         self._follower: StoreFollower | None = None
@@ -592,7 +586,7 @@ class _FollowedStore:
         anew = not self._awaited.topics <= self._looked_topics
         found: Counter[str] = Counter()
         if self._follower is None:
-            store = Store.open(self.root, commit_log_paths=self._commit_log_paths, fail_on_unknown=False)
+            store = Store.open(self.root, fail_on_unknown=False)
             self._follower = StoreFollower(store, self._awaited)
             found.update(self.changed_at.keys())  # after an error: what changed meanwhile is unknown
         changed = self._follower.look(anew=anew)
