@@ -300,8 +300,7 @@ class _Parser:
             self._expect(")", "a closing parenthesis")
             self.depth -= 1
             return inner
-        step: Literal | Property
-        step = Property(token.text) if token.kind == _NAME else self._literal(token)
+        step: Literal | Property = Property(token.text) if token.kind == _NAME else self._literal(token)
         self.steps.append(step)
         return _Operand(step.kind if isinstance(step, Literal) else Kind.TEXT, token, step)
 
