@@ -48,7 +48,7 @@ from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 from store_format.survey.fates import committed_ends, has_queue_files, known_ends, last_commit_ends, question
-from store_format.survey.gone import filing_behind, gone_by_ledger, queues_in_log
+from store_format.survey.gone import filing_behind, gone_by_ledger
 from store_format.survey.log_end import is_unwritten
 from store_format.survey.newest_entries import TAIL_SIZE, judged_queues, lacks_entry
 from store_format.survey.right_entries import place_of_message
@@ -422,7 +422,7 @@ def complete_queues(
         root=root, source=root, log=held.log, start=start, stop=end.offset, settings=held.settings,
         options=held.compared(index=index or is_all_gone), written=written, mended=mended,
         unfiled=held.options.unfiled_queues,
-        filing=filing_behind(root, queues_in_log(root, held.log, lambda _: None)),
+        filing=filing_behind(root, held.log),
     )  # fmt: skip
     built = compare_aside(found)
     found = built.found

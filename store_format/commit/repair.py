@@ -327,6 +327,7 @@ def find_end(
     size = known_queue_file_size(root, log, options)
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
     is_crashed = abort_mark(root) == ""
+    filing = Filing() if is_crashed else filing_behind(root, log)
     queues = queues_in_log(root, log, lambda _: None)  # the comparison reports others
     known = max(
         (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
@@ -339,8 +340,8 @@ def find_end(
     survey = RecoverySurvey(
         root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
-        broker_start=end.start if is_crashed else max(known + 1, end.start),
-        begins=begun_again(log, queues), filing=Filing() if is_crashed else filing_behind(root, queues),
+        broker_start=end.start if is_crashed else max(filing.start, end.start),
+        begins=begun_again(log, queues), filing=filing,
     )  # fmt: skip
     survey.end_at(end)
     try:

@@ -48,7 +48,7 @@ class Claims:
     offsets [low, high) with queue offsets [start, stop). `repeated` counts those of them since `begin`.
 
     A broker that starts files the messages from the physical offset `start` on, behind the queue's `end`, the
-    queue offset behind its last entry (0: without one).
+    queue offset behind its last entry (-1: the queue has no files, and begins with the message's own offset).
     """
 
     runs: list[_Range] = field(default_factory=list)
@@ -56,8 +56,8 @@ class Claims:
     left: list[tuple[int, int, int, int]] = field(default_factory=list)
     repeated: int = 0
     start: int = OFFSET_MAX
-    end: int = 0
-    _filed: int = 0  # the offset of the next entry, as a broker counts
+    end: int = -1
+    _filed: int = -1  # the offset of the next entry, as a broker counts; -1 before the first one
     # a last message with offset 0: what follows decides
     _zero: _Rows = field(default_factory=lambda: np.empty(0, CLAIM), compare=False)
 
@@ -96,10 +96,11 @@ class Claims:
             if not first and self.has_more and high == low + 1 == len(rows):
                 self._zero = rows[low:]
             if is_new:
-                self.runs, self.repeated, self.left = [], 0, [(-1, begin, 0, OFFSET_MAX)]
+                self.runs, self.repeated, self._filed = [], 0, -1
+                self.left = [(-1, begin, 0, OFFSET_MAX)]
             self.begin = self.begin if self.runs else begin
             if begin >= self.start:
-                self._filed, self.start = self.end or first, OFFSET_MAX
+                self._filed, self.start = self.end, OFFSET_MAX
             done, behind = first, int(rows["physical"][high - 1]) + 1
             for start, end in [*self.take(first, stop, begin), (stop, stop)]:
                 if done < start:
@@ -115,7 +116,8 @@ class Claims:
         Returns those that they get, ranges in ascending order.
         """
         runs, counted, done = self.runs, list[_Range](), first
-        self._filed = self._filed + (not first) if runs else first  # putMessagePositionInfo files each 0
+        # putMessagePositionInfo files each 0
+        self._filed = first if self._filed < 0 else self._filed + (not first)
         is_behind = first > self._filed
         filed = stop if is_behind else min(max(first, self._filed), stop)
         self._filed = self._filed + stop - first if is_behind else max(self._filed, stop)
@@ -160,7 +162,7 @@ class Filing(NamedTuple):
 
     def claims(self, queue: QueueKey) -> Claims:
         """Those of one queue, without a message yet."""
-        return Claims(start=self.start, end=self.ends.get(queue, 0))
+        return Claims(start=self.start, end=self.ends.get(queue, -1))
 
 
 NO_FILING = Filing()

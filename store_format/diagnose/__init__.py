@@ -91,7 +91,9 @@ def diagnose(
     # Entries behind the end of an old commitlog may lead to that of DLedger.
     may_go_on = base is not None or bool(dledger_logs(root))
     states = _judged_as(state, readable, may_go_on=may_go_on)
-    queues = QueueCheck(findings, root, log, states, log_end, has_queues=not has_rocksdb_queues(root))
+    broker_start = 0 if readable is None else readable.start
+    has_queues = not has_rocksdb_queues(root)
+    queues = QueueCheck(findings, root, log, states, log_end, broker_start, has_queues=has_queues)
     readers = _queues_of_readers(root, commit_log_paths)  # before the walk: a broker may add messages
     index = open_index_check(root, log, log.stop if log_end is None else log_end, states[1])
     tag_keys = index is not None and indexes_tags(root, log, index)

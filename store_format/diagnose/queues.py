@@ -97,13 +97,6 @@ _LAG_ADVICE = (
     "rmqlog recover: no message is lost"
 )
 
-# A queue that lags behind the log is normal while a broker writes, and after it crashed.
-_LAG: dict[StoreState, Severity | None] = {
-    StoreState.CLEAN: "damage",
-    StoreState.CRASHED: "warning",
-    StoreState.LIVE: None,
-}
-
 _IntArray = NDArray[np.int64]
 _Units = NDArray[np.void]
 
@@ -118,16 +111,18 @@ class QueueCheck:
         log: CommitLog,
         states: tuple[StoreState, StoreState],
         log_end: int | None,
+        broker_start: int,
         *,
         has_queues: bool,
     ) -> None:
         """`states`: by which missing entries, and entries behind the log's end, are judged.
 
         `log_end` is where the log ends by the broker's rule after a crash, else None; messages behind it need
-        no entry. `has_queues` is false where RocksDB keeps the queues.
+        no entry. A broker that starts then dispatches the messages from `broker_start` on. `has_queues` is
+        false where RocksDB keeps the queues.
         """
         self._findings, self._root, self._log = findings, root, log
-        self._lag, self._behind = _LAG[states[0]], states[1]
+        self._is_live, self._behind = states[0] is StoreState.LIVE, states[1]
         self._log_end, self._has_queues = log_end, has_queues
         # known after `finish`:
         self.lead_behind_files = False  # whether entries lead behind the last file of the log
@@ -165,10 +160,12 @@ class QueueCheck:
         with suppress(StoreError):  # `queue_directories` reports what is no queue
             queues = queues_in_log(root, log, lambda _: None)
             begins |= begun_again(log, queues)
-            filing = filing_behind(root, queues) if states[0] is StoreState.CLEAN else filing
+            if states[0] is StoreState.CLEAN:
+                filing = filing_behind(root, log)
+                broker_start = filing.start
         self.comparison = QueueComparison(
             self._find, log=log, contradictions=Contradictions(root, log), log_stop=end, begins=begins,
-            broker_start=filing.start, filing=filing,
+            broker_start=broker_start, filing=filing,
         )  # fmt: skip
 
     def _find(self, key: QueueKey) -> StoredQueue:
@@ -275,7 +272,7 @@ class QueueCheck:
             ends[key] = max(check.stop, 0 if seen is None else seen.places.max_offset)
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
-            check.report_lacking(self._lag)
+            check.report_lacking(is_live=self._is_live)
         is_stale = certain_end(self._root, self._log, StoreState.CLEAN, last_behind) is not None
         self.ahead = 0 if is_clean and is_stale else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
@@ -543,18 +540,17 @@ class _EntryCheck:
     def _report(self, file: str, position: int, expected: str, found: str) -> None:
         self.findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")
 
-    def report_lacking(self, lag: Severity | None) -> None:
-        """Reports runs of messages without an entry; those behind the last entry as `lag`, None: not."""
+    def report_lacking(self, *, is_live: bool) -> None:
+        """Reports runs of messages without an entry. While a broker writes, the last ones wait for it."""
         # A topic that was deleted and created again leaves messages in the log that are older than all that
         # the queue's entries point to, at offsets that the queue has.
         low = 0 if self.queue.is_batch else self.low
         for each in self._differences("missing"):
             is_left_over = each.physical < self.first_physical and each.first >= low
-            severity = lag if each.first >= self.stop else "damage"
-            if severity == "damage" and each.first == self.stop and each.by_broker == each.entries:
-                severity = "warning"
-            if severity is None or is_left_over:
+            if is_left_over or (is_live and each.first >= self.stop):
                 continue
+            is_dispatched = each.first == self.stop and each.by_broker == each.entries
+            severity: Severity = "warning" if is_dispatched else "damage"
             file, position = (self.queue.directory, 0) if self.queue.is_batch else self._place(each.first)
             expected = f"entries of {self._name} from offset {each.first} to {each.stop - 1}"
             found = f"none for {each.entries} messages, the first at commitlog {each.physical}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import as_bytes
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
+from store_format.consumequeue.claims import NO_FILING, Filing
 from store_format.consumequeue.dispatch import FoundEntries, find_entries, has_queue_offset
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.consumequeue.slices import QueueSlice
@@ -66,12 +67,14 @@ def survey(
     cut_bytes: int = 64 << 20,
     is_live: bool = False,
     begins: Mapping[QueueKey, int] = MappingProxyType({}),
+    filing: Filing = NO_FILING,
 ) -> LogSurvey:
     """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an error.
 
     From the log's first byte, or from `start`, where no message need begin. With `is_live`, a broker is
     writing: an incomplete message at the end does not count. Messages before the physical
-    offset at which their queue `begins` are of a deleted topic.
+    offset at which their queue `begins` are of a deleted topic. `filing` decides between messages with one
+    offset.
     """
     end = log.min_offset if start is None else start
     result = LogSurvey(log, {}, [end], [])
@@ -83,7 +86,7 @@ def survey(
         if first - result.cuts[-1] >= cut_bytes:
             result.cuts.append(first)
         units, _ = locate(refs, verify_crc=False)
-        _collect(result.queues, find_entries(units, select), units, begins)
+        _collect(result.queues, find_entries(units, select), units, begins, filing)
         end = int(refs.physical_offsets[-1] + refs.sizes[-1])
     if end > result.cuts[-1] or len(result.cuts) == 1:
         result.cuts.append(end)
@@ -167,6 +170,7 @@ def _collect(
     found: FoundEntries,
     units: Units,
     begins: Mapping[QueueKey, int],
+    filing: Filing,
 ) -> None:
     order = np.argsort(found.key, kind="stable")
     edges = np.flatnonzero(np.diff(found.key[order])) + 1
@@ -175,7 +179,7 @@ def _collect(
         rows = rows[found.physical[rows] >= begins.get(key, 0)]
         if not len(rows):
             continue
-        queue = queues.setdefault(key, LogQueue(*key))
+        queue = queues.setdefault(key, LogQueue(*key, claims=filing.claims(key)))
         queue.add(found.claims(rows))
         if len(queue.epochs) > _EPOCHS_MAX:
             position = queue.epochs[-1][0] - units.refs.file.start

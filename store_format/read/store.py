@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, starmap
 from operator import attrgetter
 from typing import Protocol, Self
@@ -54,7 +55,7 @@ from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.survey.fates import Fate, LogQueue, Unfiled, decide, deleted_until
 from store_format.survey.fates import question as question_of
-from store_format.survey.gone import find_gone, given_up_places, gone_by_ledger, warn_of_gone
+from store_format.survey.gone import filing_behind, find_gone, given_up_places, gone_by_ledger, warn_of_gone
 from store_format.survey.right_entries import Contradictions
 
 _log = logging.getLogger(__name__)
@@ -264,18 +265,13 @@ class Store:
             return select(topic) and deleted(topic) < (OFFSET_MAX if stop is None else stop)
 
         begins = noted_begins(self.path)
-        found = survey(log, is_there, stop=stop, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
+        look = partial(survey, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
+        found = look(log, stop=stop)
+        if state is StoreState.CLEAN and any(queue.claims.repeated for queue in found.queues.values()):
+            found = look(log, stop=stop, filing=filing_behind(self.path, log))
         # a commit made progress meanwhile: survey what was complete before
         if read_commit_state(self.path) != before:
-            stop = committed_end(self.path)
-            found = survey(
-                self.log.relisted(),
-                is_there,
-                stop=stop,
-                cut_bytes=cut_bytes,
-                is_live=is_live,
-                begins=begins,
-            )
+            found = look(self.log.relisted(), stop=committed_end(self.path))
         self._lost.warn_of_hidden(self, found.queues)
         return found
 

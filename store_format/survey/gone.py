@@ -84,30 +84,31 @@ class Gone:
 
 
 def queues_in_log(
-    root: str, log: CommitLog, refused: Callable[[StoreError], object] = refuse
+    root: str, log: CommitLog, refused: Callable[[StoreError], object] = refuse, *, scan: bool = False
 ) -> list[QueueBounds]:
-    """The bounds of every queue whose newest entry points to the log, as its files show them.
+    """The bounds of every queue whose newest entry points to the log, as its files show them. With `scan` of
+    every queue with files, up to the first invalid entry, as a broker that starts finds them.
 
     Calls `refused`, which by default raises, for queues whose files do not fit together.
     """
     found = []
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True, refused):
         try:
-            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset, scan=scan)
         except StoreError as error:
             refused(error)
             continue
-        if bounds is not None and bounds.last_physical_offset >= 0:
+        if bounds is not None and (scan or bounds.last_physical_offset >= 0):
             found.append(bounds)
     return found
 
 
-def filing_behind(root: str, queues: Iterable[QueueBounds]) -> Filing:
-    """What a broker that starts files behind these queues, which are all of a store without a crash."""
+def filing_behind(root: str, log: CommitLog) -> Filing:
+    """What a broker that starts files behind the queues of a store without a crash."""
     is_old = False
     with suppress(StoreError):  # a reader of the file raises the error
         is_old = is_broker_49(root)
-    return Filing.behind(queues, is_old=is_old)
+    return Filing.behind(queues_in_log(root, log, lambda _: None, scan=True), is_old=is_old)
 
 
 def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:

@@ -204,7 +204,7 @@ class ReadableEnd:
     `damage_bytes` counts all bytes between `cut` and `offset` that are not a message. `remains` counts the
     whole messages after `offset` that do not continue the log, within the physical offsets `remains_range`;
     `remains_of` also counts those in `hidden`, for each queue. `is_recovery_known`: an entry shows that a
-    broker has given their queue offsets again.
+    broker has given their queue offsets again. `start` as for `LogEnd`.
     """
 
     cut: int
@@ -220,6 +220,7 @@ class ReadableEnd:
     remains_range: tuple[int, int] = (0, 0)
     remains_of: Counter[QueueKey] = field(default_factory=Counter)
     is_recovery_known: bool = False
+    start: int = 0
 
     @property
     def remains_text(self) -> str:
@@ -241,7 +242,8 @@ def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
     Without damage this costs one check for bytes after the end. After damage every message is checked, CRC
     included, as the recovery would have checked it without the damage.
     """
-    found = ReadableEnd(end.offset, end.offset, last_timestamp=log.store_timestamp_at(end.last_unit_offset))
+    last = log.store_timestamp_at(end.last_unit_offset)
+    found = ReadableEnd(end.offset, end.offset, last_timestamp=last, start=end.start)
     if end.end.kind in (EndKind.TORN, EndKind.UNWRITTEN):
         _SearchBehindEnd(root, log, end, found).run()
     return found

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
@@ -43,7 +43,7 @@ from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import deleted_until, last_commit_ends
-from store_format.survey.gone import filing_behind, queues_in_log
+from store_format.survey.gone import filing_behind
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, entry_at, goes_on_to, has_own_entry
 from store_format.survey.right_entries import (
     is_own,
@@ -143,7 +143,7 @@ def completed_queues(
     done, gaps = _with_tail(
         log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
-        given_up_ranges(root), lambda: filing_behind(root, queues_in_log(root, log, lambda _: None)),
+        given_up_ranges(root), cache(lambda: filing_behind(root, log)),
     )  # fmt: skip
     changed = sorted(key for key, queue in done.items() if queue.extra and key not in gaps)
     told = _warned.setdefault(log.cache, set())

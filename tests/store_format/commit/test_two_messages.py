@@ -13,6 +13,7 @@ from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from tests.support import oracle
+from tests.support.referee.made import BrokerStore
 from tests.support.two_messages import LIGHT, PAIRS, QUEUE_FILE_SIZE, body, make_store
 from tests.support.writes import SMALL, numbered_rows, write
 
@@ -80,6 +81,26 @@ def test_a_broker_that_starts_files_only_the_second(tmp_path: Path) -> None:
     assert bodies(written, "T")[:6] == served
     recover(str(root)).apply()
     assert bodies(root, "T") == served
+
+
+@pytest.mark.parametrize(
+    ("harmed", "again", "counts"), [("A", (1, 2, 3, 1, 2, 3), (0, 4, 8, 9)), ("B", (1, 1), (0, 4))]
+)
+def test_a_broker_files_behind_the_entries_that_it_finds(
+    tmp_path: Path, harmed: str, again: tuple[int, ...], counts: tuple[int, ...]
+) -> None:
+    """These are the entries in front of the first zeros (ConsumeQueue.recover)."""
+    store = BrokerStore(tmp_path / "store")
+    for topic in ("A", "B", "B", "B"):
+        store.put(topic)
+    for offset in again:
+        store.put("A", offset=offset, files=False)
+    queue = store.write() / "consumequeue" / harmed / "0" / f"{0:020}"
+    data, kept = queue.read_bytes(), 20 * (harmed == "B")
+    queue.write_bytes(data[:kept] + bytes(20) + data[kept + 20 :])
+    found = MessageStore.open(str(store.root)).queue("A", 0).to_table(columns=["physicalOffset"])
+    places = [store.messages[number].physical_offset for number in counts]
+    assert found.column("physicalOffset").to_pylist() == places
 
 
 def test_two_messages_with_offset_0_in_a_light_queue(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from store_format.errors import CorruptStoreError
 from tests.support import damages, goldens
 from tests.support.damages import Damaged
 from tests.support.reads import flip
+from tests.support.referee.made import BrokerStore
 from tests.support.writes import held
 
 Golden = Callable[[str], Path]
@@ -70,6 +71,20 @@ def test_a_crash_that_tore_nothing(golden: Golden) -> None:
     text, step = verdict(found)
     assert text.endswith("readable, none lost; a broker start will cut nothing")
     assert step is NextStep.RECOVER
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(4, "sound after a crash"), (0, "damaged in 1 place")])
+def test_a_broker_writes_the_entries_of_the_files_that_it_scans(
+    tmp_path: Path, first: int, verdict: str
+) -> None:
+    """It scans the last file; without the entry of an earlier message it gives a place to the wrong one."""
+    store = BrokerStore(tmp_path / "store", log_file_size=800)
+    for _ in range(6):
+        store.put("A")
+    assert store.messages[4].physical_offset == 800
+    queue = store.write(crashed=True) / "consumequeue/A/0" / f"{0:020}"
+    queue.write_bytes(queue.read_bytes()[: 20 * first] + bytes(20 * (8 - first)))
+    assert diagnose(str(store.root)).verdict.startswith(f"{verdict}: 6 messages readable")
 
 
 def test_damage_before_the_end_of_a_crashed_store(copy: Callable[[str], Path]) -> None:
