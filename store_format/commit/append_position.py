@@ -21,7 +21,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.journal import note_path
+from store_format.bookkeeping.journal import StoreState, note_path
 from store_format.bookkeeping.ledger import forget_topics, read_given_up
 from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import LogComparison, of_known_topics
@@ -422,7 +422,7 @@ def complete_queues(
         root=root, source=root, log=held.log, start=start, stop=end.offset, settings=held.settings,
         options=held.compared(index=index or is_all_gone), written=written, mended=mended,
         unfiled=held.options.unfiled_queues,
-        filing=filing_behind(root, held.log),
+        filing=filing_behind(root, held.log, StoreState.CLEAN),
     )  # fmt: skip
     built = compare_aside(found)
     found = built.found

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from store_format.bookkeeping.ledger import noted_begins
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
 from store_format.commit.queue_changes import QueueChange, change_of
@@ -22,7 +24,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.claims import NO_FILING, Filing
 from store_format.consumequeue.files import QueueKind, list_queues
-from store_format.consumequeue.units import queue_bounds, valid_units
+from store_format.consumequeue.units import message_mask, queue_bounds, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_store_files
 from store_format.index.file import IndexFile, has_entries, list_index_files
@@ -54,7 +56,7 @@ from store_format.survey.queues import (
     scan_log,
     within_damage,
 )
-from store_format.survey.right_entries import Contradictions, shown_delays
+from store_format.survey.right_entries import Contradictions, leads_to_own, shown_delays
 
 _log = logging.getLogger(__name__)
 
@@ -229,7 +231,12 @@ class LogComparison:
             return first > 0
         if queue.stored.is_batch:
             return bool(queue.differences)
-        return first > 0 and not valid_units(queue.stored.read(first - 1, first))[0]
+        if not first:
+            return False
+        before = queue.stored.read(first - 1, first)
+        is_known = not message_mask(before)[0] or before["physical_offset"][0] < self.log.min_offset
+        is_known = is_known or leads_to_own(self.log, queue.key, np.array([first - 1]), before)[0]
+        return not (valid_units(before)[0] and is_known)
 
     def parts(self, start: int) -> Iterator[LogPart]:
         """The messages of the log from `start`, where a message begins.

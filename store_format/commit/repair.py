@@ -52,7 +52,6 @@ from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.commitlog.write import LogFiles
-from store_format.consumequeue.claims import Filing
 from store_format.consumequeue.files import QueueBounds, list_queues, queue_directory
 from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import shown
@@ -327,7 +326,7 @@ def find_end(
     size = known_queue_file_size(root, log, options)
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
     is_crashed = abort_mark(root) == ""
-    filing = Filing() if is_crashed else filing_behind(root, log)
+    state = StoreState.CRASHED if is_crashed else StoreState.CLEAN
     queues = queues_in_log(root, log, lambda _: None)  # the comparison reports others
     known = max(
         (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
@@ -337,10 +336,11 @@ def find_end(
         end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
     else:
         end = end_of_clean_log(log, read_ledger(root), known)
+    filing = filing_behind(root, log, state, end.start)
     survey = RecoverySurvey(
         root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
-        broker_start=end.start if is_crashed else max(filing.start, end.start),
+        broker_start=max(filing.start, end.start),
         begins=begun_again(log, queues), filing=filing,
     )  # fmt: skip
     survey.end_at(end)

@@ -144,25 +144,31 @@ class Claims:
 
 
 class Filing(NamedTuple):
-    """What a broker that starts after a stop in order files: the messages from the physical offset `start`
-    on, each behind the `ends` of its queue. By default nothing is known of that.
+    """What a broker that starts files: the messages from the physical offset `start` on, each behind the
+    `ends` of its queue: the queue offset, and the physical offset behind the last message. By default nothing
+    is known of that.
     """
 
     start: int = OFFSET_MAX
-    ends: Mapping[QueueKey, int] = MappingProxyType({})
+    ends: Mapping[QueueKey, tuple[int, int]] = MappingProxyType({})
 
     @staticmethod
-    def behind(queues: Iterable[QueueBounds], *, is_old: bool = False) -> Filing:
-        """That behind all queues of a store. A 4.9 broker (`is_old`) begins at their end."""
-        simple = [queue for queue in queues if queue.kind == "simple"]
-        end = max((queue.last_physical_offset + queue.last_size for queue in simple), default=-1)
-        return Filing(
-            end + (not is_old), {(queue.topic, queue.queue_id): queue.max_offset for queue in simple}
-        )
+    def behind(queues: Iterable[QueueBounds], start: int | None = None, *, is_old: bool = False) -> Filing:
+        """That behind all queues of a store, after a crash from `start` on. After a stop in order a 4.9
+        broker (`is_old`) begins at the end of all queues, another one behind it.
+        """
+        ends = {
+            (queue.topic, queue.queue_id): (queue.max_offset, queue.last_physical_offset + queue.last_size)
+            for queue in queues
+            if queue.kind == "simple"
+        }
+        last = max((stop for _, stop in ends.values()), default=-1) + (not is_old)
+        return Filing(last if start is None else start, ends)
 
     def claims(self, queue: QueueKey) -> Claims:
         """Those of one queue, without a message yet."""
-        return Claims(start=self.start, end=self.ends.get(queue, -1))
+        end, stop = self.ends.get(queue, (-1, -1))
+        return Claims(start=max(self.start, stop), end=end)
 
 
 NO_FILING = Filing()

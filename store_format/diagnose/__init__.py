@@ -18,6 +18,7 @@ from store_format.commit.log_comparison import RecoverOptions, is_index_size_kno
 from store_format.commit.rebuilt_index import indexes_tags
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
+from store_format.consumequeue.claims import Filing
 from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut, report_torn
 from store_format.diagnose.files import check_elsewhere, is_dledger_only, usable_log
@@ -46,7 +47,7 @@ from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.read.snapshot import ends_after_crash, torn_end
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import looks_like_store, refuse_root
-from store_format.survey.gone import dledger_logs
+from store_format.survey.gone import dledger_logs, filing_behind
 from store_format.survey.log_end import ReadableEnd, certain_end, end_after_stop, find_readable_end
 from store_format.survey.right_entries import shown_delays
 
@@ -91,9 +92,10 @@ def diagnose(
     # Entries behind the end of an old commitlog may lead to that of DLedger.
     may_go_on = base is not None or bool(dledger_logs(root))
     states = _judged_as(state, readable, may_go_on=may_go_on)
-    broker_start = 0 if readable is None else readable.start
+    start = None if readable is None else readable.start
+    filing = filing_behind(root, log, state, start) if states[0] is state else Filing(0)
     has_queues = not has_rocksdb_queues(root)
-    queues = QueueCheck(findings, root, log, states, log_end, broker_start, has_queues=has_queues)
+    queues = QueueCheck(findings, root, log, states, log_end, filing, has_queues=has_queues)
     readers = _queues_of_readers(root, commit_log_paths)  # before the walk: a broker may add messages
     index = open_index_check(root, log, log.stop if log_end is None else log_end, states[1])
     tag_keys = index is not None and indexes_tags(root, log, index)

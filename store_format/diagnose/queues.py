@@ -44,7 +44,7 @@ from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.read.store import Queue, read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
-from store_format.survey.gone import begun_again, filing_behind, gone_by_ledger, queues_in_log
+from store_format.survey.gone import begun_again, gone_by_ledger, queues_in_log
 from store_format.survey.log_end import certain_end
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 from store_format.survey.right_entries import Contradictions, are_holes, longest_ascent, place_of_message
@@ -111,15 +111,15 @@ class QueueCheck:
         log: CommitLog,
         states: tuple[StoreState, StoreState],
         log_end: int | None,
-        broker_start: int,
+        filing: Filing,
         *,
         has_queues: bool,
     ) -> None:
         """`states`: by which missing entries, and entries behind the log's end, are judged.
 
         `log_end` is where the log ends by the broker's rule after a crash, else None; messages behind it need
-        no entry. A broker that starts then dispatches the messages from `broker_start` on. `has_queues` is
-        false where RocksDB keeps the queues.
+        no entry. `filing` is what a broker that starts files. `has_queues` is false where RocksDB keeps the
+        queues.
         """
         self._findings, self._root, self._log = findings, root, log
         self._is_live, self._behind = states[0] is StoreState.LIVE, states[1]
@@ -156,16 +156,13 @@ class QueueCheck:
             batch |= batch_topics(root)
         self._dispatch = Dispatch({}, {}, batch, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
-        begins, filing = noted_begins(root), Filing()
+        begins = noted_begins(root)
         with suppress(StoreError):  # `queue_directories` reports what is no queue
             queues = queues_in_log(root, log, lambda _: None)
             begins |= begun_again(log, queues)
-            if states[0] is StoreState.CLEAN:
-                filing = filing_behind(root, log)
-                broker_start = filing.start
         self.comparison = QueueComparison(
             self._find, log=log, contradictions=Contradictions(root, log), log_stop=end, begins=begins,
-            broker_start=broker_start, filing=filing,
+            broker_start=filing.start, filing=filing,
         )  # fmt: skip
 
     def _find(self, key: QueueKey) -> StoredQueue:

@@ -401,7 +401,7 @@ def _recovered(
     def chooses(topic: str) -> bool:
         return select(topic) and not deleted(topic) and (has_light or not is_light_queue(topic))
 
-    queues, damaged = recovered_queues(log, queues, damaged, end, readable, chooses, levels)
+    queues, damaged = recovered_queues(root, log, queues, damaged, end, readable, chooses, levels)
     return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
 
 

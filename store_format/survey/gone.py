@@ -34,10 +34,10 @@ from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundErro
 from store_format.files.read import StoreFile, entry_names, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.metadata.group_offsets import is_broker_49
-from store_format.metadata.read import read_checkpoint
+from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import known_ledger
-from store_format.survey.log_end import LogEnd, certain_end, last_unit, last_unit_in
+from store_format.survey.log_end import LogEnd, certain_end, end_after_crash, last_unit, last_unit_in
 from store_format.survey.right_entries import entries_of, place_of_message
 
 _log = logging.getLogger(__name__)
@@ -103,12 +103,20 @@ def queues_in_log(
     return found
 
 
-def filing_behind(root: str, log: CommitLog) -> Filing:
-    """What a broker that starts files behind the queues of a store without a crash."""
+def filing_behind(root: str, log: CommitLog, state: StoreState, start: int | None = None) -> Filing:
+    """What a broker that starts files behind the queues of a store; of one in use nothing is known. After a
+    crash `start` is that of `end_after_crash`, if the caller knows it.
+    """
+    if state is StoreState.LIVE:
+        return Filing()
     is_old = False
     with suppress(StoreError):  # a reader of the file raises the error
         is_old = is_broker_49(root)
-    return Filing.behind(queues_in_log(root, log, lambda _: None, scan=True), is_old=is_old)
+    if state is StoreState.CLEAN:
+        start = None
+    elif start is None:
+        start = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint()).start
+    return Filing.behind(queues_in_log(root, log, lambda _: None, scan=True), start, is_old=is_old)
 
 
 def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:

@@ -25,12 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import within_ranges
+from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import given_up_ranges, noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.claims import Filing
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
+from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import blocks, paths
@@ -62,6 +64,15 @@ TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has n
 _SIZE_MAX = 2**31 - 1
 _NOT_QUEUED = sysflag.TRANSACTION_PREPARED  # a bit of TRANSACTION_ROLLBACK too
 
+_LACK = (
+    "%s: %d consume queues lack the entries of their newest messages: %s. The entries are made from the "
+    "commitlog, in memory"
+)
+_OTHERS = (
+    "%s: %d consume queues have entries of other messages, which a broker that starts keeps: %s. These "
+    "entries are left out, and those of the queues' messages are made from the commitlog, in memory"
+)
+
 _Queues = dict[QueueKey, QueueRange]
 _Damaged = dict[QueueKey, StoreError]
 
@@ -72,6 +83,7 @@ _warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
 
 def recovered_queues(
+    root: str,
     log: CommitLog,
     queues: _Queues,
     damaged: _Damaged,
@@ -85,14 +97,19 @@ def recovered_queues(
     `queues` and `damaged` are what the consume queue files say up to the end of the log. `delay_levels_ms` is
     the broker's messageDelayLevel, for missing entries of delayed messages.
     """
+    before = queues
     queues, doubtful = _without_overwritten(log, queues, end.scan_start, readable.offset)
     tail = _LogTail(end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes)
     queues, gaps = _with_tail(
         log, queues, tail, dict.fromkeys(doubtful, 0), delay_levels_ms,
         lambda key: select(key[0]) and key not in damaged,
+        filing=cache(lambda: filing_behind(root, log, StoreState.CRASHED, end.start)),
     )  # fmt: skip
     damaged = damaged | gaps
-    return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
+    kept = {key: queue for key, queue in queues.items() if key not in damaged}
+    others = [key for key, queue in kept.items() if _has_other_entries(queue, before.get(key), log)]
+    _warn_once(root, log, _OTHERS, others)
+    return kept, damaged
 
 
 def completed_queues(
@@ -143,18 +160,28 @@ def completed_queues(
     done, gaps = _with_tail(
         log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
-        given_up_ranges(root), cache(lambda: filing_behind(root, log)),
+        given_up_ranges(root), cache(lambda: filing_behind(root, log, StoreState.CLEAN)),
     )  # fmt: skip
-    changed = sorted(key for key, queue in done.items() if queue.extra and key not in gaps)
-    told = _warned.setdefault(log.cache, set())
-    if changed and not told.issuperset(changed):
-        told.update(changed)
-        _log.warning(
-            "%s: %d consume queues lack the entries of their newest messages: %s. The entries are made "
-            "from the commitlog, in memory",
-            root, len(changed), first_names(f"{topic}-{queue_id}" for topic, queue_id in changed),
-        )  # fmt: skip
+    changed = [key for key, queue in done.items() if queue.extra and key not in gaps]
+    _warn_once(root, log, _LACK, changed)
     return {key: queue for key, queue in done.items() if key not in gaps}, gaps
+
+
+def _warn_once(root: str, log: CommitLog, text: str, keys: Sequence[QueueKey]) -> None:
+    told = _warned.setdefault(log.cache, set())
+    if not told.issuperset(keys):
+        told.update(keys)
+        names = first_names(f"{topic}-{queue_id}" for topic, queue_id in sorted(keys))
+        _log.warning(text, root, len(keys), names)
+
+
+def _has_other_entries(queue: QueueRange, before: QueueRange | None, log: CommitLog) -> bool:
+    """Whether a broker that starts keeps entries that the queue had `before`."""
+    there = None if before is None else before.bounds
+    if there is not None and queue.extra and not queue.is_batch:
+        key = (queue.topic, queue.queue_id)
+        there = queue_bounds(there.kind, there.directory, *key, log.min_offset, scan=True)
+    return there is not None and there.max_offset > min(queue.max_offset, queue.extra_start)
 
 
 def _lacks_last(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd) -> bool:
@@ -528,7 +555,8 @@ def _without_cut(
 
     `found` has entries of all messages in the log's tail that were stored after the queue's last one, or of
     all in the tail. An entry that points elsewhere was written for a message that an earlier recovery has
-    cut, and so were all entries after it. Of two messages of one place that has an entry, the entry's counts.
+    cut, and so were all entries after it, if none of them leads to a message of its place. Of two messages of
+    one place that has an entry, the entry's counts.
     """
     offsets = found.queue_offsets
     known = offsets[offsets < queue.max_offset]
@@ -542,11 +570,13 @@ def _without_cut(
             stored, expected = units[places], found.units[: len(known)]
             right = (on_disk[places] == known) & (stored["size"] == expected["size"])
             right &= stored["physical_offset"] == expected["physical_offset"]
-            physical = stored["physical_offset"].astype(np.int64)
-            is_cut = (physical >= tail.stop) | within_ranges(physical, tail.hidden)
-            odd = np.flatnonzero(~right & (on_disk[places] == known) & ~is_cut & (not queue.is_batch))
-            if len(odd):
-                right[odd] = leads_to_own(log, (queue.topic, queue.queue_id), known[odd], stored[odd])
+        if not right.all() and not queue.is_batch:
+            physical = units["physical_offset"].astype(np.int64)
+            behind = (on_disk >= known[~right][0]) & (physical < tail.stop)
+            behind &= ~within_ranges(physical, tail.hidden)
+            on_disk, units = on_disk[behind], units[behind]
+            own = on_disk[leads_to_own(log, (queue.topic, queue.queue_id), on_disk, units)]
+            right |= known <= own.max(initial=-1)
         if not right.all():
             stop = int(known[~right][0])
             queue = _cut_at(queue, stop)

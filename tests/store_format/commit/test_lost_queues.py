@@ -28,6 +28,7 @@ from store_format.store import MessageStore
 from store_format.survey.fates import Unfiled
 from store_format.survey.queues import LogScan, scan_log
 from tests.support import goldens
+from tests.support.referee.made import BrokerStore
 from tests.support.staged import (
     Rows,
     append,
@@ -159,6 +160,21 @@ def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(
     (root / "abort").write_text("4711")
     recover(str(root))
     assert _queued(root) == before
+
+
+def test_a_crashed_stores_queue_with_entries_that_lead_nowhere_keeps_its_messages(tmp_path: Path) -> None:
+    """The entries in front of those that are missing are another store's."""
+    store = BrokerStore(tmp_path / "store", log_file_size=1024)
+    for _ in range(8):
+        store.put("A")
+    assert store.messages[6].physical_offset == 1024
+    (queue,) = (store.write(crashed=True) / "consumequeue/A/0").iterdir()
+    entry = (13).to_bytes(8) + (99).to_bytes(4) + bytes(8)
+    queue.write_bytes((6 * entry).ljust(160, b"\0"))
+    append(store.root, numbered("A", 100, 1, queues=1))
+    read = MessageStore.open(str(store.root)).queue("A", 0).to_table(columns=["physicalOffset"])
+    places = [each.physical_offset for each in store.messages]
+    assert read["physicalOffset"].to_pylist()[:8] == places
 
 
 # ---- deleted and created again, or lost? -------------------------------------------------------------------

@@ -103,6 +103,18 @@ def test_a_broker_files_behind_the_entries_that_it_finds(
     assert found.column("physicalOffset").to_pylist() == places
 
 
+def test_after_a_crash_a_broker_files_the_messages_of_the_last_file(tmp_path: Path) -> None:
+    """It scans that file alone, and the queue has no file: the second message with offset 3 gets an entry."""
+    store = BrokerStore(tmp_path / "store", log_file_size=800)
+    for offset in (0, 1, 2, 3, 3, 4):
+        store.put("A", offset=offset)
+    assert store.messages[4].physical_offset == 800
+    shutil.rmtree(store.write(crashed=True) / "consumequeue")
+    read = MessageStore.open(str(store.root), unfiled_queues="read").queue("A", 0)
+    places = [store.messages[number].physical_offset for number in (0, 1, 2, 4, 5)]
+    assert read.to_table(columns=["physicalOffset"])["physicalOffset"].to_pylist() == places
+
+
 def test_two_messages_with_offset_0_in_a_light_queue(tmp_path: Path) -> None:
     """A broker files each 0: L0, L0b, L2; it leaves out L1, also when it builds the queue again."""
     root = make_store(tmp_path / "store", [0, 0, 1, 2], [0, 1, 3], light=True)

@@ -57,11 +57,11 @@ def test_which_messages_count(name: str) -> None:
 
 def test_a_broker_that_starts_files_only_the_second() -> None:
     """CommitLog.recoverNormally leaves out the message that begins where the last one with an entry ends."""
-    claims = Filing(start=5, ends={("T", 0): 4}).claims(("T", 0))
+    claims = Filing(start=5, ends={("T", 0): (4, 4)}).claims(("T", 0))
     assert counted(rows([0, 1, 2, 3, 4, 4, 5]), claims)["physical"].tolist() == [0, 1, 2, 3, 5, 6]
-    claims = Filing(start=3, ends={("T", 0): 4}).claims(("U", 0))  # a queue without files
+    claims = Filing(start=3, ends={("T", 0): (4, 4)}).claims(("U", 0))  # a queue without files
     assert counted(rows([6, 7, 7, 7, 8], first=1), claims)["physical"].tolist() == [1, 3, 5]
-    claims = Filing(start=1, ends={("T", 0): 0}).claims(("T", 0))  # a queue with a blank file
+    claims = Filing(start=1, ends={("T", 0): (0, -1)}).claims(("T", 0))  # a queue with a blank file
     assert counted(rows([0, 1, 2, 3, 1, 2, 3]), claims)["physical"].tolist() == [0, 1, 2, 6]
 
 

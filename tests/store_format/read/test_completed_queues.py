@@ -12,6 +12,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.read.snapshot import take_queue
+from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, messages_of, numbered
 
 ENTRY = 20
@@ -48,6 +49,19 @@ def test_what_nothing_shows_stays_as_it_is(root: Path) -> None:
     _lose_ledger(root)
     _zero(root, "T", 50, 60)
     assert _offsets(root, "T") == list(range(50))
+
+
+def test_a_wrong_first_entry_hides_no_entry_behind_it(tmp_path: Path) -> None:
+    """The last message claims offset 0 again, so that the newest entry leads to no message of its place."""
+    store = BrokerStore(tmp_path / "store", begin=65536)
+    for offset in (0, 1, 2, 3, 4, 0):
+        store.put("T", offset=offset)
+    (path,) = (store.write() / "consumequeue/T/0").iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data[:7] + b"\x80" + data[8:])
+    queue = MessageStore.open(str(store.root)).queue("T", 0)
+    found = queue.to_table(0, 5, columns=["physicalOffset"])
+    assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[:5]]
 
 
 def test_a_queue_alone_is_seen_as_with_all_others(root: Path) -> None:

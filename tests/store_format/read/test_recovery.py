@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from store_format import MessageStore
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.files.view import FileCache
@@ -23,6 +24,7 @@ from store_format.survey.log_end import end_after_crash, end_after_stop
 from store_format.survey.newest_entries import missing_entries
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
+from tests.support.referee.made import BrokerStore
 
 Queue = tuple[str, int]
 Golden = Callable[[str], Path]
@@ -258,6 +260,23 @@ def test_after_a_clean_shutdown_the_queues_say_it(
     checkpoint = Checkpoint(_at(13), _at(13), logics_physical_offset=13 * FILE_SIZE)
     found = _found(_many_files(tmp_path), checkpoint, crashed=False, dispatch_from=dispatch_from)
     assert found == (first_checked, first_scanned, 13 * FILE_SIZE + 104)
+
+
+def test_entries_that_a_broker_keeps_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The directories of two queues are exchanged: a broker hands out the messages of the other queue."""
+    store = BrokerStore(tmp_path / "store")
+    for topic in ("A", "B", "B", "A", "B"):
+        store.put(topic)
+    queues = store.write(crashed=True) / "consumequeue"
+    assert len(MessageStore.open(str(store.root)).queue("A", 0).to_table()) == 2
+    assert not caplog.records
+    for old, new in (("A", "C"), ("B", "A"), ("C", "B")):
+        (queues / old).rename(queues / new)
+    found = MessageStore.open(str(store.root)).queue("A", 0).to_table(columns=["physicalOffset"])
+    places = [each.physical_offset for each in store.messages if each.topic == "A"]
+    assert found["physicalOffset"].to_pylist() == places
+    (warning,) = caplog.messages
+    assert "1 consume queues have entries of other messages" in warning
 
 
 def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
