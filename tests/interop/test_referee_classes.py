@@ -85,8 +85,8 @@ def test_large_compressed_bodies_are_what_a_client_gets(
     bodies = [body for size in (0, 1, 65_536, 65_537, len(large)) for body in (large[:size], bytes(size))]
     for kind, number in product(COMPRESSION_TYPES, range(len(bodies))):
         (message,) = numbered(kind, number, 1, queues=1)
-        stored = {"body": compress(bodies[number], kind), "sys_flag": compression_flag(kind)}
-        append(root, [replace(message, **stored)])
+        body, flag = compress(bodies[number], kind), compression_flag(kind)
+        append(root, [replace(message, body=body, sys_flag=flag)])
     rocketmq("5.5.0")
     with Referee("5.5.0", tmp_path) as referee:
         served = referee.serve(root).messages
