@@ -93,7 +93,7 @@ def decompress(stored: Any, sys_flag: int, *, size_max: int) -> bytes:
         return b""
     name, inflate = row
     try:
-        return inflate(stored, size_max)
+        return inflate(name, stored, size_max)
     except (zlib.error, OSError, pa.ArrowException) as error:
         raise DecompressionError(f"a body compressed with {name}", f"other bytes: {error}") from error
 
@@ -102,17 +102,17 @@ def _too_large(name: str, size_max: int) -> DecompressionError:
     return DecompressionError(f"a {name} body of at most {size_max} bytes", "more bytes")
 
 
-def _inflate_zlib(stored: Any, size_max: int) -> bytes:
+def _inflate_zlib(name: str, stored: Any, size_max: int) -> bytes:
     stream = zlib.decompressobj()
     body = stream.decompress(stored, size_max + 1)  # 0 would mean no limit
     if len(body) > size_max:
-        raise _too_large("ZLIB", size_max)
+        raise _too_large(name, size_max)
     if not stream.eof:
         raise DecompressionError(
-            "a complete ZLIB stream", f"no end of the stream after {len(body)} bytes of body"
+            f"a complete {name} stream", f"no end of the stream after {len(body)} bytes of body"
         )
     if stream.unused_data:
-        raise DecompressionError("nothing behind the ZLIB stream", f"{len(stream.unused_data)} more bytes")
+        raise DecompressionError(f"nothing behind the {name} stream", f"{len(stream.unused_data)} more bytes")
     return body
 
 
@@ -129,17 +129,9 @@ def _inflate_frames(name: str, stored: Any, size_max: int) -> bytes:
     return b"".join(pieces)
 
 
-def _inflate_lz4(stored: Any, size_max: int) -> bytes:
-    return _inflate_frames("LZ4", stored, size_max)
-
-
-def _inflate_zstd(stored: Any, size_max: int) -> bytes:
-    return _inflate_frames("ZSTD", stored, size_max)
-
-
-_CODECS: dict[int, tuple[str, Callable[[Any, int], bytes]]] = {
+_CODECS: dict[int, tuple[str, Callable[[str, Any, int], bytes]]] = {
     0: ("ZLIB", _inflate_zlib),  # clients before 4.9.4 did not set the type
-    1: ("LZ4", _inflate_lz4),
-    2: ("ZSTD", _inflate_zstd),
+    1: ("LZ4", _inflate_frames),
+    2: ("ZSTD", _inflate_frames),
     3: ("ZLIB", _inflate_zlib),
 }
