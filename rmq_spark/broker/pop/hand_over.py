@@ -348,8 +348,8 @@ def _merge_broker_points(
         held = points.pop(known.key, None)
         if held is None:
             state.ack(known.key)
-        elif held.acked & ~known.acked:
-            state.ack(known.key, _positions(held.acked & ~known.acked))
+        elif bits := held.acked & ~known.acked:
+            state.ack(known.key, [i for i in range(bits.bit_length()) if bits >> i & 1])
     new = [each for each in points.values() if each.key not in state.settled]
     _ack_handed_over(state, new)
     lowest = dict[PopQueue, int]()
@@ -393,10 +393,6 @@ def _ack_handed_over(state: PopState, points: Iterable[CheckPoint]) -> None:
         offsets = written.get((known.flag, known.queue_id, known.pop_time))
         if offsets is not None:
             state.ack(known.key, [i for i, offset in enumerate(known.offsets) if offset in offsets])
-
-
-def _positions(bits: int) -> list[int]:
-    return [i for i in range(bits.bit_length()) if bits >> i & 1]
 
 
 # ---- the records of a broker -------------------------------------------------------------------------------
