@@ -7,17 +7,18 @@ whose offset is behind the end gets the next entry, which is another one's: such
 entries come to its offset. A flipped bit makes both of a message.
 
 The offsets of a queue begin at 0 again if its topic was deleted and created again: 1 follows then. A 0 that
-no 1 follows, or that follows the queue's only message, is the second of two messages with offset 0.
+no 1 follows, or that follows the queue's only message, is the second of two messages with offset 0. So is
+each 0 that a broker files which makes the queue: no file shows a deletion.
 
 A broker that starts after a stop in order files the messages behind the greatest end of a message that any
-queue has (CommitLog.recoverNormally), and not those that begin at that end: of two messages of which it files
-only the second, that one counts.
+queue has (CommitLog.recoverNormally), and that at the end only if no other follows: of two messages of which
+it files only the second, that one counts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -57,6 +58,7 @@ class Claims:
     repeated: int = 0
     start: int = OFFSET_MAX
     end: int = -1
+    _is_built: bool = False  # by the broker
     _filed: int = -1  # the offset of the next entry, as a broker counts; -1 before the first one
     # a last message with offset 0: what follows decides
     _zero: _Rows = field(default_factory=lambda: np.empty(0, CLAIM), compare=False)
@@ -92,7 +94,9 @@ class Claims:
         edges = np.flatnonzero((offsets[1:] != stops[:-1]) | (starts[1:] != starts[:-1])) + 1
         for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
             first, stop, begin = int(offsets[low]), int(stops[high - 1]), int(rows["physical"][low])
-            is_new = (begins and not low) or (not first and self.has_more and high > low + 1)
+            has_next = low + 1 < len(rows) and offsets[low + 1] == stops[low]
+            is_new = (begins and not low) or (not first and self.has_more and has_next)
+            is_new &= not self._is_built
             if not first and self.has_more and high == low + 1 == len(rows):
                 self._zero = rows[low:]
             if is_new:
@@ -100,6 +104,7 @@ class Claims:
                 self.left = [(-1, begin, 0, OFFSET_MAX)]
             self.begin = self.begin if self.runs else begin
             if begin >= self.start:
+                self._is_built = self.end < 0
                 self._filed, self.start = self.end, OFFSET_MAX
             done, behind = first, int(rows["physical"][high - 1]) + 1
             for start, end in [*self.take(first, stop, begin), (stop, stop)]:
@@ -153,16 +158,16 @@ class Filing(NamedTuple):
     ends: Mapping[QueueKey, tuple[int, int]] = MappingProxyType({})
 
     @staticmethod
-    def behind(queues: Iterable[QueueBounds], start: int | None = None, *, is_old: bool = False) -> Filing:
+    def behind(queues: Collection[QueueBounds], start: int | None = None, *, is_old: bool = False) -> Filing:
         """That behind all queues of a store, after a crash from `start` on. After a stop in order a 4.9
         broker (`is_old`) begins at the end of all queues, another one behind it.
         """
         ends = {
             (queue.topic, queue.queue_id): (queue.max_offset, queue.last_physical_offset + queue.last_size)
             for queue in queues
-            if queue.kind == "simple"
         }
-        last = max((stop for _, stop in ends.values()), default=-1) + (not is_old)
+        simple = (ends[queue.topic, queue.queue_id][1] for queue in queues if queue.kind == "simple")
+        last = max(simple, default=-1) + (not is_old)
         return Filing(last if start is None else start, ends)
 
     def claims(self, queue: QueueKey) -> Claims:

@@ -122,7 +122,7 @@ class QueueCheck:
         queues.
         """
         self._findings, self._root, self._log = findings, root, log
-        self._is_live, self._behind = states[0] is StoreState.LIVE, states[1]
+        self._state, self._behind = states
         self._log_end, self._has_queues = log_end, has_queues
         # known after `finish`:
         self.lead_behind_files = False  # whether entries lead behind the last file of the log
@@ -269,7 +269,7 @@ class QueueCheck:
             ends[key] = max(check.stop, 0 if seen is None else seen.places.max_offset)
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
-            check.report_lacking(is_live=self._is_live)
+            check.report_lacking(is_live=self._state is StoreState.LIVE)
         is_stale = certain_end(self._root, self._log, StoreState.CLEAN, last_behind) is not None
         self.ahead = 0 if is_clean and is_stale else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
@@ -340,6 +340,9 @@ class QueueCheck:
         has_light = has_light_queues(self._root)
         for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
             queue = absent[key]
+            is_dispatched = self._state is StoreState.CRASHED and not queue.seen.claims.left
+            if fate is not Fate.DELETED and is_dispatched and 0 < queue.places.entries == queue.by_broker:
+                fate = Fate.WAITING
             count = queue.places.entries + queue.places.misplaced
             place = f"{self._root}/consumequeue/{key[0]}/{key[1]}"
             expected = f"consume queue files of {key[0]}-{key[1]}"
@@ -352,6 +355,9 @@ class QueueCheck:
                 self._findings.add("info", place, 0, expected, found, advice)
                 continue
             self.is_incomplete = True
+            if fate is Fate.WAITING:
+                self._findings.add("warning", place, 0, expected, found, _LAG_ADVICE)
+                continue
             # readers find lost queues by topics.json
             lost_advice = _LIGHT_ADVICE if is_light else _LOST_ADVICE if has_topics else QUEUE_ADVICE
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice

@@ -267,7 +267,7 @@ class Store:
         begins = noted_begins(self.path)
         look = partial(survey, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
         found = look(log, stop=stop)
-        if not is_live and any(queue.claims.repeated for queue in found.queues.values()):
+        if not is_live and any(queue.claims.left for queue in found.queues.values()):
             found = look(log, stop=stop, filing=filing_behind(self.path, log, state))
         # a commit made progress meanwhile: survey what was complete before
         if read_commit_state(self.path) != before:

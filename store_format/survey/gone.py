@@ -26,7 +26,7 @@ from store_format.bookkeeping.ledger import given_up_ranges, read_given_up, read
 from store_format.commitlog.log import CommitLog, first_byte, written_stop
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.claims import Filing
-from store_format.consumequeue.files import QueueBounds, list_queues
+from store_format.consumequeue.files import QueueBounds, has_rocksdb_queues, list_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units
 from store_format.display.text import shown
@@ -104,10 +104,10 @@ def queues_in_log(
 
 
 def filing_behind(root: str, log: CommitLog, state: StoreState, start: int | None = None) -> Filing:
-    """What a broker that starts files behind the queues of a store; of one in use nothing is known. After a
-    crash `start` is that of `end_after_crash`, if the caller knows it.
+    """What a broker that starts files behind the queues of a store; nothing is known of one that is in use,
+    or has its queues in RocksDB. After a crash `start` is that of `end_after_crash`, if the caller knows it.
     """
-    if state is StoreState.LIVE:
+    if state is StoreState.LIVE or has_rocksdb_queues(root):
         return Filing()
     is_old = False
     with suppress(StoreError):  # a reader of the file raises the error
@@ -116,7 +116,11 @@ def filing_behind(root: str, log: CommitLog, state: StoreState, start: int | Non
         start = None
     elif start is None:
         start = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint()).start
-    return Filing.behind(queues_in_log(root, log, lambda _: None, scan=True), start, is_old=is_old)
+    filing = Filing.behind(queues_in_log(root, log, lambda _: None, scan=True), start, is_old=is_old)
+    last = None if start is not None else last_unit(log)
+    # the log's last message is filed, too: no message behind it is (doRecheckReputOffsetFromCq)
+    is_last = last is not None and last.offset == filing.start - 1
+    return filing._replace(start=filing.start - is_last)
 
 
 def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:

@@ -99,7 +99,9 @@ def recovered_queues(
     """
     before = queues
     queues, doubtful = _without_overwritten(log, queues, end.scan_start, readable.offset)
-    tail = _LogTail(end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes)
+    tail = _LogTail(
+        end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes, end.start
+    )
     queues, gaps = _with_tail(
         log, queues, tail, dict.fromkeys(doubtful, 0), delay_levels_ms,
         lambda key: select(key[0]) and key not in damaged,
@@ -233,7 +235,8 @@ def _is_filled(queue: QueueRange) -> bool:
 class _LogTail:
     """The messages of [start, stop) of the log, without those in the stretches `hidden`.
 
-    `damaged` are stretches of bytes that are no message. Of `damage_bytes` a warning was logged.
+    `damaged` are stretches of bytes that are no message. Of `damage_bytes` a warning was logged. A broker
+    that starts dispatches the messages from `broker_start` on: it makes a queue without files of these alone.
     """
 
     start: int
@@ -241,6 +244,7 @@ class _LogTail:
     hidden: Sequence[tuple[int, int]] = ()
     damaged: Sequence[tuple[int, int]] = ()
     damage_bytes: int = 0
+    broker_start: int = 0
 
 
 def _with_tail(
@@ -277,6 +281,9 @@ def _with_tail(
         if not chooses(key):
             continue
         queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
+        if queue.bounds is None:
+            kept = found.units["physical_offset"] >= tail.broker_start
+            found = MissingEntries(found.queue_offsets[kept], found.units[kept])
         end = queue.max_offset
         queue, entries = _without_cut(log, tail, queue, found) if _is_filled(queue) else (queue, found)
         if known is not None:

@@ -49,6 +49,17 @@ CASES = {
 }
 
 
+def test_no_file_shows_that_a_topic_was_created_again() -> None:
+    claims = Filing(start=0).claims(("T", 0))
+    assert [is_new for is_new, _ in claims.add(rows([0, 1, 2, 0, 1, 2, 3]))] == [False, False]
+    assert claims.runs == [(0, 4)]
+
+
+def test_an_end_of_all_queues_between_0_and_1_hides_no_beginning() -> None:
+    claims = Filing(start=4, ends={("U", 0): (1, 3)}).claims(("T", 0))
+    assert [is_new for is_new, _ in claims.add(rows([0, 1, 2, 0, 1, 2]))] == [False, True, False]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_which_messages_count(name: str) -> None:
     offsets, count = CASES[name]

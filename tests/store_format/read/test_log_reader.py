@@ -101,6 +101,11 @@ def test_of_a_topic_created_again_the_later_messages_count(
     first = [Message(b"T", b"old %d" % i, queue_offset=i) for i in range(5)]
     second = [Message(b"T", b"new %d" % i, queue_offset=i) for i in range(3)]
     store = write_log(tmp_path, first + second)
+    # a broker files the first ones of a store without queue files
+    assert bodies(store) == [(number, b"old %d" % number) for number in range(5)]
+    (tmp_path / "consumequeue_rocksdb").mkdir()
+    (tmp_path / "consumequeue_rocksdb/CURRENT").touch()
+    caplog.clear()
     queue = store.queue("T", 0)
     assert (queue.min_offset, queue.max_offset) == (0, 3)
     assert bodies(store) == [(0, b"new 0"), (1, b"new 1"), (2, b"new 2")]

@@ -790,13 +790,17 @@ def created_again_and_lost(place: Path) -> World:
 
 
 def created_again_and_its_queue_is_lost(place: Path) -> World:
-    """Running queries have read more messages of the deleted topic than the new one has."""
+    """A broker that starts files the messages of the deleted topic first: they are behind all queues."""
     world = new_world(place)
     world.follow()
+    deleted = [each for each in world.truth.of(Fate.KEPT) if each.topic == "V"]
     world.delete_topic("V")
     world.append(numbered("V", 900, 10, queues=1))
     world.commit_offset("G", "V", 0, 1)
     world.lose(world.root / "consumequeue/V")
+    world.truth.set(Fate.DELETED, lambda each: each.topic == "V")
+    world.truth.fates.update(dict.fromkeys(deleted, Fate.KEPT))
+    world.truth.next_offsets["V", 0] = len(deleted)
     world.refresh()
     world.step()
     return world

@@ -168,7 +168,8 @@ def breaches(case: Case, verdict: Verdict) -> tuple[Rows, list[Breach]]:
     ]
     if asks and not case.may_ask and not case.is_damaged:
         found.append(Breach(1, "a read asks about a store without damage", ""))
-    if case.must_ask and not case.is_damaged and not asks:
+    # without a question it gives what a broker that recovers makes queues of
+    if case.must_ask and not case.is_damaged and not asks and loose.at.keys() != verdict.messages.keys():
         found.append(Breach(1, "a read does not ask whether a topic was deleted", said.verdict))
     return loose, found
 
