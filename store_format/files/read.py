@@ -135,7 +135,8 @@ def directory_identity(path: str) -> tuple[int, int, int] | None:
 def stat_identity(path: str) -> tuple[int, int, int] | None:
     """Returns (inode, size, mtime in ns), which differs once a file is replaced; None when it is missing."""
     if paths.is_remote(path):
-        return _version_identity(tree.stored_object(path))
+        item = tree.stored_object(path)
+        return None if item is None else (version_number(item), item.size, item.mtime_ms * 1_000_000)
     status = _status(path, follow_symlinks=False)
     return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -159,10 +160,6 @@ def file_status(path: str) -> tuple[int, int] | None:
         return None if item is None else (item.size, item.mtime_ms)
     status = _status(path, follow_symlinks=False)
     return None if status is None else (status.st_blocks * 512, status.st_mtime_ns // 1_000_000)
-
-
-def _version_identity(item: StoredObject | None) -> tuple[int, int, int] | None:
-    return None if item is None else (version_number(item), item.size, item.mtime_ms * 1_000_000)
 
 
 def version_number(item: StoredObject) -> int:

@@ -119,13 +119,9 @@ def _distrust(directory: Path) -> str | None:
         sticky_above = place != directory and status.st_mode & stat.S_ISVTX
         if status.st_mode & _OTHERS_CAN_WRITE and not sticky_above:
             return f"others can write to {place} (mode {stat.S_IMODE(status.st_mode):o})"
-        if _is_store(place):
+        if (place / "commitlog").is_dir() and not (place / "commitlog/__init__.py").exists():
             return f"{place} is a store"
     return None
-
-
-def _is_store(directory: Path) -> bool:
-    return (directory / "commitlog").is_dir() and not (directory / "commitlog/__init__.py").exists()
 
 
 def _make(directory: Path, mode: int) -> str | None:

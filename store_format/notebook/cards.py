@@ -303,8 +303,8 @@ def timeline(events: pa.Table, message_id: str) -> Html:
 def _event_line(row: _Row, before: str | None, date: str) -> str:
     colour = next((colour for start, colour in _COLOURS if row["what"].startswith(start)), _GREY)
     what = f"<b>{text(row['what'])}</b>"
-    details = _detail_text(row, date)
-    parts = [part for part in (what, _queue_and_offset(row), _group_text(row), details) if part]
+    group = "" if row["group"] is None else f"group {text(row['group'])}"
+    parts = [part for part in (what, _queue_and_offset(row), group, _detail_text(row, date)) if part]
     time = time_text(row["time"] or "").removeprefix(f"{date} ")
     columns = "grid-template-columns:6.5em 5.5em 1.4em 1fr" if date else _COLUMNS
     return (
@@ -321,10 +321,6 @@ def _queue_and_offset(row: _Row) -> str:
     queue = "" if row["queueId"] is None else f"-{row['queueId']}"
     offset = "" if row["queueOffset"] is None else f" at {row['queueOffset']}"
     return f"{text(row['topic'])}{queue}{offset}"
-
-
-def _group_text(row: _Row) -> str:
-    return "" if row["group"] is None else f"group {text(row['group'])}"
 
 
 def _detail_text(row: _Row, date: str) -> str:

@@ -86,11 +86,6 @@ def is_acknowledged(info: OrderInfo, index: int) -> bool:
     return bool(info.commit_offset_bit >> (index & 63) & 1)
 
 
-def _unacknowledged_count(info: OrderInfo) -> int:
-    """How many messages of the batch are not acknowledged."""
-    return sum(not is_acknowledged(info, index) for index in range(len(info.offsets)))
-
-
 def _unblocked_at(info: OrderInfo, invisible_ms: int) -> int:
     """The time from which the queue is no longer blocked; 0 if every message is acknowledged.
 
@@ -453,7 +448,10 @@ class OrderState:
 
     def skip(self, queue_id: int) -> None:
         """Messages were passed over: no subscription matches them, or they are deleted. Part of a change."""
-        if queue_id in self.batches and _unacknowledged_count(self.batches[queue_id]):
+        batch = self.batches.get(queue_id)
+        if batch is not None and not all(
+            is_acknowledged(batch, index) for index in range(len(batch.offsets))
+        ):
             self.drop(queue_id)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.read import BrokerConf
-from store_format.pop.in_flight import InFlight, read_pop_progress
+from store_format.pop.in_flight import read_pop_progress
 from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.views.view import View
@@ -59,14 +59,11 @@ def _rows(store: Store, conf: BrokerConf | None) -> Iterator[tuple[object, ...]]
         for offset, each in sorted(handed_out, key=lambda pair: (pair[0], pair[1].pop_time)):
             row = messages.get(offset, {})
             yield (
-                store.broker_name, group, topic, queue_id, offset, row.get("msgId"), _attempt(row, each),
+                store.broker_name, group, topic, queue_id, offset, row.get("msgId"),
+                row["reconsumeTimes"] + each.earlier + 1 if row else None,
                 time_us(each.pop_time), time_us(each.visible_at),
                 each.owner or None, each.source,
             )  # fmt: skip
-
-
-def _attempt(row: Mapping[str, Any], each: InFlight) -> int | None:
-    return row["reconsumeTimes"] + each.earlier + 1 if row else None
 
 
 def _messages(queue: Queue | None, offsets: Iterable[int]) -> dict[int, dict[str, Any]]:

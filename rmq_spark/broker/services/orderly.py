@@ -54,7 +54,10 @@ class OrderlyGroup:
         clock_ms: Callable[[], int] | None = None,
     ) -> None:
         """Raises OptionError for options of a query that does not read whole queues as a group."""
-        self._options = {name: _text(value) for name, value in options.items()}
+        self._options = {  # as `DataStreamReader.option` converts them
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in options.items()
+        }
         self._parsed()
         if max_reconsume_times < FOREVER:
             raise OptionError(
@@ -209,11 +212,6 @@ def _dead_messages(
             MessageQueue.of(queue), gone,
         )  # fmt: skip
     return messages, np.array([dead[kept[place]].times for place in places.tolist()], np.int64)
-
-
-def _text(value: object) -> str:
-    """An option's value as `DataStreamReader.option` converts it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _refuse_cut_queues(reports: Sequence[QueueReport]) -> None:

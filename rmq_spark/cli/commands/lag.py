@@ -154,7 +154,8 @@ def lag_(
         raise click.UsageError("--sort loss needs the rows of topics; leave out --queues and --queue")
     view, shown_columns = ("lag", _BY_QUEUE) if queues else ("lagByTopic", _BY_TOPIC)
     found = view_rows(stores, view, filters, now_ms=now_ms, broker_conf=broker_conf, keep=keep)
-    batches = in_order(found, _order(sort, queues=queues))
+    order = dict([*_ORDERS[sort], *_THEN, *([("queueId", "ascending")] if queues else [])])
+    batches = in_order(found, list(order.items()))
     if has_values(batches, "oldestPopTimestamp"):
         at = shown_columns.index("lagMessages")
         shown_columns = (*shown_columns[:at], *_LAG_OF_POP, *shown_columns[at + 1 :])
@@ -166,11 +167,6 @@ def lag_(
     if not queues and output.form == "table":
         _warn_of_loss(batches)
     return what_is_unknown(stores)
-
-
-def _order(sort: str, *, queues: bool) -> list[tuple[str, str]]:
-    """The columns to sort by: those of `--sort`, then the others."""
-    return list(dict([*_ORDERS[sort], *_THEN, *([("queueId", "ascending")] if queues else [])]).items())
 
 
 def _names(view: str) -> list[str]:
