@@ -204,8 +204,7 @@ def render(document: str, name: str) -> str:
         ):
             raise ValueError(f"{name}: expected {begin} and {end}, once each and in this order")
         before, rest = document.split(begin)
-        after = rest.split(end)[1]
-        document = f"{before}{begin}\n\n{make(say)}\n\n{end}{after}"
+        document = f"{before}{begin}\n\n{make(say)}\n\n{end}{rest.split(end)[1]}"
     return document
 
 

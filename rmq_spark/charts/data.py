@@ -396,8 +396,7 @@ def _delay_buckets(delays: NDArray[np.int64]) -> NDArray[np.int64]:
 def _bucket_bounds(buckets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     powers = np.maximum(buckets, 1)
     low = np.where(buckets > 0, 1 << (powers - 1), np.where(buckets < 0, np.iinfo(np.int64).min, 0))
-    high = np.where(buckets > 0, (1 << powers) - 1, buckets)
-    return low, high
+    return low, np.where(buckets > 0, (1 << powers) - 1, buckets)
 
 
 def _delay_label(low: int, high: int) -> str:

@@ -220,8 +220,9 @@ def _bind(columns: Sequence[tuple[str, str]], property_columns: Collection[str])
                 f"columns: expected each column once, found {columns[found[column.name]][0]} and {name}"
             )
         if not (column.ignored or _is_taken(column, _STRINGS.sub("string", kind))):
+            advice = "; cast it to timestamp, which has a time zone" if kind == "timestamp_ntz" else ""
             raise OptionError(
-                f"column {column.name}: expected {' or '.join(column.types)}, found {_found(kind)}"
+                f"column {column.name}: expected {' or '.join(column.types)}, found {kind}{advice}"
             )
         found[column.name] = place
     for column in WRITE_COLUMNS:
@@ -250,10 +251,6 @@ def _write_column(name: str) -> WriteColumn:
         "into the body, as with to_json(struct('*')), into properties, "
         "or name it in the option propertyColumns"
     )
-
-
-def _found(kind: str) -> str:
-    return f"{kind}; cast it to timestamp, which has a time zone" if kind == "timestamp_ntz" else kind
 
 
 def column_places(names: Sequence[str], documented: Iterable[str], option: str) -> dict[str, int]:

@@ -534,8 +534,7 @@ class _Batch:
 
     def hashes(self, ends: NDArray[np.int64]) -> NDArray[np.int32]:
         """Returns all hashes; those of message i end at ends[i + 1]."""
-        keys = self.texts[1][0]
-        hashes = np.empty((len(keys) + len(ends)) // 2 + 2 * len(ends), np.int32)
+        hashes = np.empty((len(self.texts[1][0]) + len(ends)) // 2 + 2 * len(ends), np.int32)
         seeds = [[java_hash(topic + joint) for topic in self.topics] for joint in ("#", "#T#")]
         is_valid = kernels.hashes.key_hashes(
             self.topic,

@@ -85,8 +85,7 @@ def hand_out(
     """
     flag, queue_id, start, pop_time = key
     name = owner.encode()
-    is_run = isinstance(offsets, range)
-    deltas = () if is_run else [offset - start for offset in offsets]
+    deltas = () if isinstance(offsets, range) else [offset - start for offset in offsets]
     head = _HAND_OUT.pack(
         HAND_OUT, flag, queue_id, start, pop_time, invisible_ms, next_offset, len(offsets), len(deltas),
         len(name), physical_offset,
@@ -142,8 +141,7 @@ def decoded(records: bytes, path: str, position: int) -> Iterator[tuple[int, Any
                     at += 4 * deltas
                 if not 0 < len(offsets) <= COUNT_MAX or len(offsets) != count:
                     break
-                key = flag, queue, start, pop
-                yield kind, (key, offsets, behind, invisible, owner, physical)
+                yield kind, ((flag, queue, start, pop), offsets, behind, invisible, owner, physical)
             elif kind == ACK:
                 _, flag, queue, start, pop, count = _ACK.unpack_from(records, at)
                 at += _ACK.size

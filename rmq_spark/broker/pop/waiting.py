@@ -155,8 +155,9 @@ class Waiter:
             found = self.look()  # the thread looks only at stores that somebody waits for
             if not self._has_news(look):
                 with self._condition:
-                    left = max(0.0, deadline - time.monotonic())
-                    self._condition.wait_for(lambda: self._has_news(look), left)
+                    self._condition.wait_for(
+                        lambda: self._has_news(look), max(0.0, deadline - time.monotonic())
+                    )
                 found = self.look()
             return found if self._has_news(look) else None
         except WaiterClosedError:
@@ -586,8 +587,7 @@ class _FollowedStore:
         anew = not self._awaited.topics <= self._looked_topics
         found: Counter[str] = Counter()
         if self._follower is None:
-            store = Store.open(self.root, fail_on_unknown=False)
-            self._follower = StoreFollower(store, self._awaited)
+            self._follower = StoreFollower(Store.open(self.root, fail_on_unknown=False), self._awaited)
             found.update(self.changed_at.keys())  # after an error: what changed meanwhile is unknown
         changed = self._follower.look(anew=anew)
         self._looked_topics = self._awaited.topics
