@@ -289,7 +289,12 @@ class StoreFollower:
         self, found: dict[QueueKey, Queue], changed: dict[QueueKey, Queue | None], intact: int | None
     ) -> None:
         """Adds to `changed` and `replaced` how the queues differ from those of the last look."""
-        changed |= {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
+        changed |= {
+            key: queue
+            for key, queue in found.items()
+            if (before := self.queues.get(key)) is None
+            or (before.range, before.scanned) != (queue.range, queue.scanned)
+        }
         changed |= dict.fromkeys(self.queues.keys() - found.keys())
         for key in (
             found.keys() if intact is not None else changed.keys() & found.keys()
@@ -526,10 +531,6 @@ def _check_files(key: QueueKey, before: Queue | None, now: QueueRange | None) ->
         is_lost = there is not None and there.first_offset > begin and there.may_lack_first_entries
     if is_lost:
         raise StoreNotFoundError(f"{shown(key[0])}-{key[1]} has lost consume queue files")
-
-
-def _same(before: Queue | None, now: Queue) -> bool:
-    return before is not None and before.range == now.range and before.scanned == now.scanned
 
 
 def _is_incomplete(log: CommitLog, start: int) -> bool:
