@@ -22,7 +22,7 @@ from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.salvage import Hole
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.claims import NO_FILING, Filing
+from store_format.consumequeue.dispatch import NO_FILING, Filing
 from store_format.consumequeue.files import QueueKind, list_queues
 from store_format.consumequeue.units import message_mask, queue_bounds, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError

@@ -18,7 +18,7 @@ from store_format.commit.log_comparison import RecoverOptions, is_index_size_kno
 from store_format.commit.rebuilt_index import indexes_tags
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.consumequeue.claims import Filing
+from store_format.consumequeue.dispatch import Filing
 from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut, report_torn
 from store_format.diagnose.files import check_elsewhere, is_dledger_only, usable_log

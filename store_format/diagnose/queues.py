@@ -19,8 +19,7 @@ from store_format.bookkeeping.ledger import GivenUp, noted_begins, read_given_up
 from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.consumequeue.claims import Filing
-from store_format.consumequeue.dispatch import Dispatch
+from store_format.consumequeue.dispatch import Dispatch, Filing
 from store_format.consumequeue.files import ext_directory, place_in_files, queue_directory
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import (

@@ -37,16 +37,13 @@ _Function = Callable[..., Any]  # mypy does not follow numba: parameters of kern
 # The types of parameters. What is only read may be a read-only array, such as the bytes of an Arrow array.
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
-INTS16 = types.Array(types.int16, 1, "C", readonly=True)
 INTS32 = types.Array(types.int32, 1, "C", readonly=True)
 INTS = types.Array(types.int64, 1, "C", readonly=True)
 WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 OUT_BYTES = types.Array(types.uint8, 1, "C")
 OUT_BOOLS = types.Array(types.boolean, 1, "C")
-OUT_INTS16 = types.Array(types.int16, 1, "C")
 OUT_INTS32 = types.Array(types.int32, 1, "C")
 OUT_INTS = types.Array(types.int64, 1, "C")
-OUT_WORDS = types.Array(types.uint64, 1, "C")
 BOOL, INT32, INT, WORD, NOTHING = types.boolean, types.int32, types.int64, types.uint64, types.void
 
 

@@ -2,7 +2,7 @@
 
 RocksDB keeps the consume queues, or they are deleted or damaged. `survey` walks the commitlog once and finds
 its queues and their offsets; `LogReader` returns the rows of a physical range. If a queue offset repeats,
-`consumequeue/claims.py` says which message counts.
+`consumequeue/dispatch.py` says which message counts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import as_bytes
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.claims import NO_FILING, Filing
-from store_format.consumequeue.dispatch import FoundEntries, find_entries, has_queue_offset
+from store_format.consumequeue.dispatch import NO_FILING, Filing, FoundEntries, find_entries, has_queue_offset
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError

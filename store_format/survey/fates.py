@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import Ledger, given_up_ranges, ledger_path, noted_begins, read_ledger
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.claims import Claims
+from store_format.consumequeue.dispatch import Claims
 from store_format.consumequeue.files import (
     FOLDERS,
     QueueKind,

@@ -25,7 +25,7 @@ from store_format.bookkeeping.journal import StoreState, abort_mark, read_journa
 from store_format.bookkeeping.ledger import given_up_ranges, read_given_up, read_ledger
 from store_format.commitlog.log import CommitLog, first_byte, written_stop
 from store_format.commitlog.walk import EndKind
-from store_format.consumequeue.claims import Filing
+from store_format.consumequeue.dispatch import Filing
 from store_format.consumequeue.files import QueueBounds, has_rocksdb_queues, list_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units

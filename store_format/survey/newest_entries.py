@@ -29,8 +29,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import given_up_ranges, noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.claims import Filing
-from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
+from store_format.consumequeue.dispatch import Dispatch, Filing, MissingEntries, find_entries
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
 from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import first_names, shown

@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.claims import NO_FILING, Filing
-from store_format.consumequeue.dispatch import Dispatch, pack_entries
+from store_format.consumequeue.dispatch import NO_FILING, Dispatch, Filing, pack_entries
 from store_format.consumequeue.files import QueueKind, can_be_queue, queue_directory
 from store_format.consumequeue.units import (
     is_ext_address,

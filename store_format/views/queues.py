@@ -115,7 +115,6 @@ def sized_queues(store: Store) -> list[SizedQueue]:
             gone[each.topic, each.queue_id] += _less(each, lost)
     for queue in found:
         gone[queue.key] += queue.range.gaps if queue.scanned is None else queue.scanned.gaps
-    for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
         sized.append(

@@ -143,7 +143,7 @@ PLANTED = (
     ),
     Planted(
         "A broker leaves out a message whose queue offset is before the end of the queue.",
-        "store_format/consumequeue/claims.py",
+        "store_format/consumequeue/dispatch.py",
         "filed = stop if is_behind else min(max(first, self._filed), stop)",
         "filed = stop if is_behind else first",
         ("tests/store_format/consumequeue/test_claims.py",),

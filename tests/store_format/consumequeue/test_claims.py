@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from store_format.consumequeue.claims import CLAIM, Claims, Filing, counted
+from store_format.consumequeue.dispatch import CLAIM, Claims, Filing, counted
 
 
 def rows(offsets: list[int], first: int = 0) -> NDArray[np.void]:
