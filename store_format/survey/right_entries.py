@@ -507,13 +507,15 @@ class Contradictions:
         return entry_at(self.root, key, offset) if offset >= 0 else None
 
     def _fits(self, key: QueueKey, offset: int) -> bool:
-        """Whether the entries beside that of the offset, as far as there are any, lead to their messages."""
-        for at in (offset - 1, offset + 1):
-            place = self._entry(key, at)
+        """Whether the entries beside that of the offset, as far as there are any, lead to their messages.
+        Those of expired messages alone show nothing.
+        """
+        beside = {at: self._entry(key, at) for at in (offset - 1, offset + 1)}
+        for at, place in beside.items():
             message = None if place is None else place_of_message(self.log, place)
             if message is not None and (message.key, message.offset) != (key, at):
                 return False
-        return True
+        return not 0 <= max(-1 if each is None else each for each in beside.values()) < self.log.min_offset
 
     def similar_to(self, topic: str) -> list[str]:
         """The topics with queues whose names differ little from that of a topic without queues."""
