@@ -208,10 +208,12 @@ def test_a_topic_created_again_is_kept_in_mind_until_a_batch_is_made(
 
 
 def test_a_new_stream_begins_where_the_topic_ends_that_was_created_last(tmp_path: Path) -> None:
-    """Where the commitlog is scanned, as for RocksDB, it still has the messages of the deleted one, and those
-    had higher offsets.
+    """Where RocksDB keeps the queues, the commitlog is scanned, which still has the messages of the deleted
+    one, and those had higher offsets.
     """
     source, root = make_store(tmp_path / "store"), tmp_path / "scanned"
+    (root / "consumequeue_rocksdb").mkdir(parents=True)
+    (root / "consumequeue_rocksdb/CURRENT").touch()
     append(source, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
     deleted_topic(source, "T")
     append(source, numbered("T", 100, 8, queues=1))

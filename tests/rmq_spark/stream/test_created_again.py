@@ -383,7 +383,9 @@ def test_without_consume_queues_one_message_is_no_new_topic(root: Path) -> None:
 @pytest.mark.parametrize("count", [20, 40])
 @pytest.mark.parametrize("restarts", [True, False])
 def test_without_consume_queues(root: Path, count: int, restarts: bool) -> None:
-    """The commitlog shows a new topic as well, also to a query that was stopped."""
+    """A broker that rebuilds the queues begins with the messages of the deleted topic: those of the new one
+    follow where their offsets go on, and the others are in no queue.
+    """
     shutil.rmtree(root / "consumequeue")
     stream = Stream(root, subscribe="T", failOnDataLoss=False)
     assert stream.step() == expected("T", *[(0, 5)] * 4)
@@ -391,9 +393,10 @@ def test_without_consume_queues(root: Path, count: int, restarts: bool) -> None:
     shutil.rmtree(root / "consumequeue")
     if restarts:
         stream.restart()
-    assert stream.step() == expected("T", *[(0, count // 4)] * 4)
+    more = expected("T", *[(5, count // 4)] * 4)
+    assert (stream.step() or []) == more
     assert stream.step() is None
-    assert stream.replay(1) == expected("T", *[(0, count // 4)] * 4)
+    assert not more or stream.replay(1) == more
 
 
 def test_a_queue_whose_files_are_lost_is_read_on(root: Path, tmp_path: Path) -> None:
