@@ -149,7 +149,8 @@ def completed_queues(
         }
         lacks_last = _lacks_last(root, log, queues, wrong, end)
         # a broker that has cut messages leaves the bytes of the last one
-        if (short or lacks_last) and end.is_certain and goes_on_to(root, log, end.offset):
+        if (short or lacks_last) and goes_on_to(root, log, end.offset):
+            short = short if end.is_certain else {}
             doubtful |= short  # the last entry may be that of a lost message, which leads to the next
             places += short.values()
             places += [max(end.offset - TAIL_SIZE, log.min_offset)] if lacks_last else []

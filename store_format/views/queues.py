@@ -131,12 +131,11 @@ def sized_queues(store: Store) -> list[SizedQueue]:
 
 def _less(given_up: Gone, lost: Sequence[Gone]) -> int:
     """How many of the places that were given up are not among those without a message."""
-    both = (
-        min(each.stop, given_up.stop) - max(each.first, given_up.first)
+    return given_up.count - sum(
+        max(0, min(each.stop, given_up.stop) - max(each.first, given_up.first))
         for each in lost
         if (each.topic, each.queue_id) == (given_up.topic, given_up.queue_id)
     )
-    return given_up.count - sum(max(0, count) for count in both)
 
 
 def _edges(queue: Queue) -> tuple[int, int, int]:

@@ -64,6 +64,17 @@ def test_a_wrong_first_entry_hides_no_entry_behind_it(tmp_path: Path) -> None:
     assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[:5]]
 
 
+def test_no_checkpoint_is_needed(tmp_path: Path) -> None:
+    """A broker that was stopped before it filed the last messages files them when it starts."""
+    store = BrokerStore(tmp_path / "store")
+    for _ in range(4):
+        store.put("T")
+    for _ in range(3):
+        store.put("T", files=False)
+    (store.write() / "checkpoint").write_bytes(bytes(4096))
+    assert _offsets(store.root, "T") == list(range(7))
+
+
 def test_a_queue_alone_is_seen_as_with_all_others(root: Path) -> None:
     _zero(root, "T", 50, 60)
     store = MessageStore.open(str(root))
