@@ -130,11 +130,13 @@ class RmqLogDataSource(DataSource):
         options = parse_write_options(_option_dict(self.options))
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         if options.send_back is not None:
-            check_place_columns(columns, open_target(options))
+            target = open_target(options)
+            check_place_columns(columns, target)
         elif options.decides:
             from rmq_spark.broker import check_name_columns
 
-            check_name_columns(columns, open_target(options))
+            target = open_target(options)
+            check_name_columns(columns, target)
         else:
             check_columns(columns, options.topic, options.property_columns)
             target = open_target(options)
