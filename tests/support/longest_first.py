@@ -18,6 +18,11 @@ LONGEST = (
     "tests/sparks/test_sparks.py::test_the_oldest_spark",
     "tests/notebooks/test_notebooks.py::test_it_runs_and_shows_what_is_committed",
     "tests/test_installation.py",
+    *(
+        f"tests/referee/test_machine.py::test_all_callers_agree_in_every_life[{number}]"
+        for number in range(4)
+    ),
+    "tests/interop/test_referee.py",
     "tests/interop/test_written.py",
     "tests/interop/test_services_handover.py",
     "tests/spark/test_connect.py",
