@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from threading import get_ident
 
 from store_format.bookkeeping.journal import StoreState, read_commit_state, store_state
 from store_format.bookkeeping.settings import broker_conf_of
@@ -170,14 +171,26 @@ def _queues_of_readers(root: str, commit_log_paths: Sequence[str]) -> list[Queue
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Without the warnings of a read: the problems name what it leaves out."""
-    logger = logging.getLogger("store_format")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Without the warnings of this thread's reads: the problems name what a read leaves out. Those of other
+    threads are heard.
+    """
+    here = get_ident()
+
+    def is_heard(record: logging.LogRecord) -> bool:
+        return record.thread != here or record.levelno >= logging.ERROR
+
+    loggers = [
+        logging.getLogger(name)
+        for name in [*logging.root.manager.loggerDict]
+        if name.startswith("store_format.")
+    ]
+    for logger in loggers:
+        logger.addFilter(is_heard)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger in loggers:
+            logger.removeFilter(is_heard)
 
 
 def _with_cut(

@@ -109,14 +109,15 @@ def filing_behind(root: str, log: CommitLog, state: StoreState, start: int | Non
     """
     if state is StoreState.LIVE or has_rocksdb_queues(root):
         return Filing()
-    is_old = False
-    with suppress(StoreError):  # a reader of the file raises the error
+    queues, is_old = list[QueueBounds](), False
+    with suppress(StoreError):  # a reader of the files raises the error
+        queues = queues_in_log(root, log, lambda _: None, scan=True)
         is_old = is_broker_49(root)
     if state is StoreState.CLEAN:
         start = None
     elif start is None:
         start = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint()).start
-    filing = Filing.behind(queues_in_log(root, log, lambda _: None, scan=True), start, is_old=is_old)
+    filing = Filing.behind(queues, start, is_old=is_old)
     last = None if start is not None else last_unit(log)
     # the log's last message is filed, too: no message behind it is (doRecheckReputOffsetFromCq)
     is_last = last is not None and last.offset == filing.start - 1

@@ -340,8 +340,8 @@ PLANTED = (
     Planted(
         "A topic that several tasks create gets as many queues as the largest of them needs.",
         "rmq_spark/write/stage_and_commit.py",
-        "new_topics[topic] = max(new_topics.get(topic, 0), queue_nums)",
-        "new_topics[topic] = queue_nums",
+        "new_topics |= Counter(dict(each.new_topics))",
+        "new_topics = Counter(dict(new_topics) | dict(each.new_topics))",
         (
             "tests/rmq_spark/write/test_stage_and_commit.py::test_a_new_topic_gets_the_queues_that_any_task_needs",
         ),
