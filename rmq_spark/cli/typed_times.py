@@ -26,7 +26,7 @@ def typed_time_ms(option: str, text: str) -> int:
     Prints the instant, with its zone and in ms. Raises OptionError for a time that the zone's clock never
     shows, or shows twice.
     """
-    zone = zone_of(_tz() or "local", to_terminal=True)
+    zone = zone_of(click.get_current_context().params.get("tz") or "local", to_terminal=True)
     found = timestamp_ms(Given(option, text, time.time_ns() // 1_000_000), aware=zone.aware)
     remark(f"{option} is {instant_text(found, zone)}")
     return found
@@ -34,16 +34,15 @@ def typed_time_ms(option: str, text: str) -> int:
 
 def refuse_without_zone(option: str, text: str) -> None:
     """Raises UsageError for a time without a zone, if neither `--tz` nor a terminal shows what it means."""
-    if _WITHOUT_ZONE.fullmatch(text.strip()) and _tz() is None and not sys.stdout.isatty():
+    if (
+        _WITHOUT_ZONE.fullmatch(text.strip())
+        and click.get_current_context().params.get("tz") is None
+        and not sys.stdout.isatty()
+    ):
         raise click.UsageError(
             f"{option} {text!r} has no time zone, and the output is no terminal: add --tz ZONE, or write the "
             "zone behind the time, as in 2026-11-26T18:00+08:00"
         )
-
-
-def _tz() -> str | None:
-    tz: str | None = click.get_current_context().params.get("tz")
-    return tz
 
 
 def instant_text(moment_ms: int, zone: Zone) -> str:

@@ -66,8 +66,8 @@ def _with_credentials(access: Access, get: Callable[[str], str], bucket: str, *,
     """`access` with what the first provider of the chain has that has any."""
     chain = [name.rpartition(".")[2] for name in re.split(r"[\s,]+", get("aws.credentials.provider")) if name]
     for name in chain or _PROVIDERS:
-        keys = _keys(get, _PROVIDERS.get(name, ()))
-        if keys:
+        keys = tuple(filter(None, map(get, _PROVIDERS.get(name, ()))))
+        if keys and len(keys) == len(_PROVIDERS[name]):
             return replace(access, keys=keys)
         if name in _ANONYMOUS:
             return replace(access, anonymous=True)
@@ -78,11 +78,6 @@ def _with_credentials(access: Access, get: Callable[[str], str], bucket: str, *,
     if chain:
         raise _refusal("no provider of the list has credentials", bucket)
     return access
-
-
-def _keys(get: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, ...]:
-    found = tuple(filter(None, map(get, names)))
-    return found if len(found) == len(names) else ()
 
 
 def _refusal(found: str, bucket: str) -> OptionError:

@@ -253,10 +253,9 @@ class FoundEntries:
 
     def claims(self, rows: NDArray[Any]) -> NDArray[np.void]:
         """The chosen entries as `CLAIM` records."""
-        columns = {"physical": self.physical, "offset": self.offset, "batch_size": self.count}
         claims = np.empty(len(self.key[rows]), CLAIM)
-        for name, values in columns.items():
-            claims[name] = values[rows]
+        claims["physical"], claims["offset"] = self.physical[rows], self.offset[rows]
+        claims["batch_size"] = self.count[rows]
         return claims
 
 

@@ -101,11 +101,13 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     measured = measure(store, found, {(queue.topic, queue.queue_id): _edges(queue) for queue in found})
     sized = []
     bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
-    lost = gone_of(store.path, found[0].store.log, store.state, bounds) if found else []
-    lost += [  # pre-blank entries, which a broker counts
-        Gone(each.topic, each.queue_id, each.min_offset, each.blank_stop)
-        for each in bounds
-        if each.blank_stop > each.min_offset
+    lost = [  # first pre-blank entries, which a broker counts
+        *(
+            Gone(each.topic, each.queue_id, each.min_offset, each.blank_stop)
+            for each in bounds
+            if each.blank_stop > each.min_offset
+        ),
+        *(gone_of(store.path, found[0].store.log, store.state, bounds) if found else ()),
     ]
     gone = Counter[QueueKey]()
     for each in lost:
