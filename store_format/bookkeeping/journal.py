@@ -7,9 +7,9 @@ the journals are not complete until each store has one. A broker writes an `abor
 starts, and removes the file when it stops.
 
 The next writer completes a commit that was broken off by its journal. While the journal exists and `abort`
-has its id, readers see nothing of the batch: every queue ends at the base. So it is in a copy without `abort`
-while queues lack entries of the batch. `STATES` has each combination of
-these files once. Readers, writers and `recover` look their part up here (`state_of`).
+has its id, readers see nothing of the batch: every queue ends at the base. They see nothing of it either in
+a copy that lacks `abort`, while queues lack entries of the batch. `STATES` has each combination of these
+files once. Readers, writers and `recover` look their part up here (`state_of`).
 
 The store may have been copied or renamed since, so a journal has no path to write to: `log_places` and
 `members` say what the commit belongs to, and the next writer compares them with what it has opened.

@@ -127,8 +127,8 @@ def completed_queues(
     before these entries. Costs one read of the log if nothing is missing.
 
     The newest entry of the queues `wrong` leads to no message of theirs; that of the queues `astray` led far
-    behind the log, and is left out. No message behind `log_stop` counts; `end` is the end of the log, which
-    shows something only if it is certain.
+    behind the log, and is left out. No message behind `log_stop` counts; `end` is the end of the log. Only if
+    it is certain do earlier commits show where queues end.
     """
     starts = {key: last_own(log, queues[key]) for key in wrong.union(astray) & queues.keys()}
     starts |= {
