@@ -31,9 +31,13 @@ def nothing(text: str) -> int:
     return NOT_FOUND
 
 
-def given_store() -> str:
-    """The STORE of the command line, quoted for a shell: for the next command to type."""
-    return shlex.quote(shown(str(click.get_current_context().params.get("store", "STORE"))))
+def given_store(root: str = "") -> str:
+    """The STORE of the command line, or the store `root` in it, with the directories of its commitlog, quoted
+    for a shell: for the next command to type.
+    """
+    given = click.get_current_context().params
+    logs = (word for path in given.get("commit_log", ()) for word in ("--commitlog", path))
+    return " ".join(shlex.quote(shown(str(word))) for word in (root or given.get("store", "STORE"), *logs))
 
 
 def given_command(*more: str) -> str:

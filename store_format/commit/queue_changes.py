@@ -126,8 +126,9 @@ def _behind_end(
     """From which unit on the entries behind the queue's last message lead to other messages, and
     how many.
 
-    Entries that lead to damage stay: they show which messages are lost. So do those that lead to a message
-    whose queue has no files, which may be damaged.
+    Entries of expired messages there are of others, too: readers do not find a message before them. Entries
+    that lead to damage stay: they show which messages are lost. So do those that lead to a message whose
+    queue has no files, which may be damaged.
     """
     stored, first, count = queue.stored, None, 0
     if len(queue.seen.epochs) > 1:  # they may lead to messages of a deleted topic
@@ -138,9 +139,10 @@ def _behind_end(
         if not rows:  # as `verify` does: the rest of a file is zeros
             break
         for row in rows:
-            places = _places_of_message(log, int(units["physical_offset"][row]))
-            is_own = (queue.key, low + row) in places
-            if places and not is_own and all(_is_filed(compared.get(key)) for key, _ in places):
+            physical = int(units["physical_offset"][row])
+            places = _places_of_message(log, physical)
+            is_filed = places and all(_is_filed(compared.get(key)) for key, _ in places)
+            if physical < log.min_offset or (is_filed and (queue.key, low + row) not in places):
                 first, count = low + row if first is None else first, count + 1
             else:
                 first, count = None, 0

@@ -19,7 +19,7 @@ import numpy as np
 from store_format.bookkeeping.settings import size_of_cut_file
 from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
 from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
-from store_format.diagnose.problems import Findings
+from store_format.diagnose.problems import ODD_SIZE_ADVICE, Findings
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
 from store_format.files.read import OFFSET_NAME, DirectoryEntry, StoreFile, is_directory, list_entries
@@ -127,6 +127,9 @@ def usable_log(
             kept.append(file)
         else:
             unplaced += file.size
+    if len(files) == 1 and size % 1024:  # so are the lengths that people choose
+        expected = "a length of mappedFileSizeCommitLog (1073741824 by default)"
+        findings.add("warning", files[0].path, size, expected, f"{size} bytes", ODD_SIZE_ADVICE)
     named = [
         int(entry.name)
         for directory in directories

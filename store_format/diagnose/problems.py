@@ -50,6 +50,10 @@ BODY_ADVICE = (
     "No command puts this right: the stored bytes have their checksum, but they are not what the sysFlag "
     "says. Reads with mode=DROPMALFORMED leave the message out, and the column rawBody has the stored bytes"
 )
+ODD_SIZE_ADVICE = (
+    "A broker whose mappedFileSizeCommitLog is another length refuses to start. If the file was cut off, "
+    "restore it"
+)
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
@@ -59,6 +63,7 @@ _LINKS = "Links below the store's root"
 _BY_HAND = (
     BODY_ADVICE,
     EXTENSION_ADVICE,
+    ODD_SIZE_ADVICE,
     "A broker refuses to start on this store",
     "After a crash a broker rescans the log",
     "Consumers cannot find the topic",
@@ -332,8 +337,8 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
 
 
 def _recovery(diagnosis: Diagnosis) -> NextStep:
-    """A recovery, unless everything that is wrong is to be put right by hand, or first a link."""
-    if any(problem.advice.startswith(_LINKS) for problem in diagnosis.of("damage")):
+    """A recovery, unless everything that is wrong is to be put right by hand, or first what it refuses."""
+    if any(problem.advice.startswith((_LINKS, "Move this file out")) for problem in diagnosis.of("damage")):
         return NextStep.NOTHING
     for problem in (*diagnosis.of("damage"), *diagnosis.of("warning")):
         if ".bak is used instead" not in problem.advice and not problem.advice.startswith(_BY_HAND):

@@ -126,7 +126,6 @@ class QueueCheck:
         # known after `finish`:
         self.lead_behind_files = False  # whether entries lead behind the last file of the log
         self.ahead = 0  # entries that lead behind the log's end
-        self.is_incomplete = False  # whether the files of a queue are lost
         self.repeated = 0  # messages whose place another one has
         self.not_light = 0  # the same in a light queue
         self.unclaimed = 0  # queue offsets that no message has, and no recovery gave up
@@ -150,6 +149,8 @@ class QueueCheck:
                 {start: f"{directory}/{offset_file_name(start)}" for start in starts},
                 "" if usable else "reported",
             )
+        # whether the files of a queue are lost, or have to be replaced
+        self.is_incomplete = any(stored.misfit for stored in self._stored.values())
         batch = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
         with suppress(StoreError):  # another check reports topics.json
             batch |= batch_topics(root)
@@ -299,12 +300,15 @@ class QueueCheck:
         """Counts messages that are in no queue, and offsets without a message, unless those are lost."""
         given_up = self._given_up()
         for key, queue in self.comparison.queues.items():
-            claims = queue.seen.claims
+            claims, places = queue.seen.claims, queue.places
+            # with the whole log, a broker begins the queue at its first file
+            is_whole = not self._log.min_offset and queue.is_comparable and not queue.stored.is_batch
+            before = [(queue.stored.first, places.first)] if is_whole else []
             self.repeated += 0 if is_light_queue(key[0]) else claims.repeated
             self.not_light += claims.repeated if is_light_queue(key[0]) else 0
             self.unclaimed += sum(
                 stop - first - given_up.within({key: (first, stop)}).count
-                for first, stop in ([] if has_lost else claims.gaps)
+                for first, stop in ([] if has_lost else [*before, *claims.gaps])
             )
         if self.repeated or self.not_light:
             place, expected = f"{self._root}/consumequeue", "one message for each queue offset"

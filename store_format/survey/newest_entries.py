@@ -542,7 +542,7 @@ def _without_overwritten(
             return whole.at(physical) >= 0
         # Without an entry of its own, its queue id or queue offset may be wrong: then it is damaged.
         other = queues.get(message.key)
-        if other is None or message.offset > other.max_offset:
+        if other is None or message.offset >= other.max_offset:
             return not message.offset
         _, units = read_slice(other.piece(message.offset, message.offset + 1))
         if len(units) and int(units["physical_offset"][0]) == physical:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import goldens
+from tests.support import damages, goldens
 from tests.support.cli_runs import Runner
+from tests.support.damages import Damaged
+from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
@@ -90,6 +92,21 @@ def test_it_ends_in_a_verdict_and_the_next_command(rmqlog: Runner, golden: Golde
     assert verdict.startswith("verdict: damaged in 1 place: 2,009 messages readable, 1 message lost")
     assert rmqlog(*following.split()[2:]).code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+def test_the_next_command_has_the_directories_of_the_commitlog(rmqlog: Runner, tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path / "store", log_file_size=1024)
+    for _ in range(8):
+        store.put("A", files=len(store.messages) < 2)
+    root, logs = store.write(), (str(tmp_path / "store/commitlog"), str(tmp_path / "other"))
+    (tmp_path / "other").mkdir()
+    (root / "commitlog" / f"{1024:020d}").rename(tmp_path / "other" / f"{1024:020d}")
+    damages.zero_the_last_entries(Damaged(root))
+    words = [word for log in logs for word in ("--commitlog", log)]
+    lines = rmqlog("verify", root, *words).out.splitlines()
+    assert lines[-1].split() == ["next:", "rmqlog", "recover", str(root), *words]
+    lines = rmqlog("recover", root, *words, "--apply").out.splitlines()
+    assert lines[-1].split() == ["next:", "rmqlog", "verify", str(root), *words]
 
 
 def test_a_part_of_a_store_is_not_called_sound(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import click
 from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
 from rmq_spark.cli.options import store_argument
 from rmq_spark.cli.output import Output, Verdict, output_options, print_json, write_verdict
-from rmq_spark.cli.remarks import Progress
+from rmq_spark.cli.remarks import Progress, given_store
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     from store_format.read.store_root import beside_cluster
 
     text, step = verdict(diagnosis)
-    store = shlex.quote(shown(root))
+    store = given_store(root)
     conf = " --broker-conf FILE" if diagnosis.lacks_settings else ""  # the broker's configuration
     beside = paths.base_name(root) if paths.is_remote(root) else beside_cluster(root)
     target = shlex.quote(shown(f"{beside}-recovered"))  # of a store on object storage, in this directory

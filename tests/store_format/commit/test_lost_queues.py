@@ -14,7 +14,7 @@ import pytest
 
 from store_format.bookkeeping.journal import write_abort_mark, write_journal
 from store_format.commit import queue_changes
-from store_format.commit.append import plan, recover
+from store_format.commit.append import commit, plan, recover
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
@@ -522,3 +522,25 @@ def test_a_hostile_topic_in_the_log_leads_nowhere(tmp_path: Path) -> None:
         assert [path.name for path in (root / "consumequeue").iterdir()] == ["T"]
         assert {path.name for path in tmp_path.iterdir()} == {"store"}
         assert not (root / "0").exists()
+
+
+def test_a_write_files_a_message_before_no_entry_of_another(tmp_path: Path) -> None:
+    """The directories of A-0 and A-1 were exchanged, and the first log file has expired since."""
+    store = BrokerStore(tmp_path, log_file_size=2048)
+    for _ in range(3):
+        store.put("A", 0)
+    for _ in range(5):
+        store.put("A", 1)
+    while store.end < 2048:
+        store.put("B")
+    store.put("A", 1)
+    store.put("A", 0, files=False)
+    for kept in (store.entries, store.first):
+        kept["A", 0], kept["A", 1] = kept["A", 1], kept["A", 0]
+    root = store.write(crashed=True)
+    (root / "commitlog" / f"{0:020d}").unlink()
+    before = rows_by_queue(root)
+    assert [row[0] for row in before["A", 0]] == [3]
+    options = replace(_options(sync=False), settings=settings_from(store.conf))
+    commit(str(root), [stage(root, numbered("B", 0, 1, queues=1))], options=options)
+    assert rows_by_queue(root)["A", 0] == before["A", 0]

@@ -335,3 +335,38 @@ def test_the_delay_of_a_level_without_entries_is_asked_for(copy: Callable[[str],
     for path in (root / "consumequeue/SCHEDULE_TOPIC_XXXX").glob("*/*"):
         path.write_bytes(bytes(path.stat().st_size))
     assert (shown, diagnose(str(root)).lacks_settings) == (False, True)
+
+
+def test_a_length_that_no_broker_may_have_is_named(copy: Callable[[str], Path]) -> None:
+    """Nothing else shows that the only file of the log was cut off where it had only zeros."""
+    root = copy("rocksdb-5.5.0")
+    (log,) = (root / "commitlog").iterdir()
+    assert "warning" not in diagnose(str(root)).verdict
+    os.truncate(log, log.stat().st_size - 1)
+    found = diagnose(str(root))
+    assert found.verdict.startswith("sound, with 1 warning: ")
+    assert "mappedFileSizeCommitLog" in found.of("warning")[-1].advice
+
+
+def test_no_recovery_is_advised_before_what_it_refuses(copy: Callable[[str], Path]) -> None:
+    root = copy(CRASH)
+    (root / "commitlog/18446744073709551615").write_bytes(bytes(100))
+    assert verdict(diagnose(str(root)))[1] is NextStep.NOTHING
+    with pytest.raises(CorruptStoreError, match="Move this file out of the store"):
+        recover(str(root)).table()
+
+
+def test_the_size_of_queue_files_is_asked_for_if_the_only_one_is_cut(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    root = store.write()
+    os.truncate(root / "consumequeue/A/0" / f"{0:020d}", 52)
+    assert diagnose(str(root)).lacks_settings
+
+
+def test_offsets_before_the_first_message_have_no_message(tmp_path: Path) -> None:
+    """A broker begins the queue at 0, as the first entry points into the log (ConsumeQueue.fillPreBlank)."""
+    store = BrokerStore(tmp_path)
+    store.put("A", offset=3)
+    expected = "sound: 1 message readable; 3 queue offsets between the ends of queues have no message"
+    assert expected in diagnose(str(store.write())).verdict

@@ -329,3 +329,16 @@ def test_a_store_without_commitlog_ends_at_0(tmp_path: Path) -> None:
     end = end_after_crash(_open(tmp_path), Checkpoint())
     assert (end.offset, end.scan_start, end.last_unit_offset, end.units) == (0, 0, -1, 0)
     assert missing_entries(_open(tmp_path), 0, 0, {}) == {}
+
+
+def test_an_entry_of_the_next_message_hides_no_other_queue(tmp_path: Path) -> None:
+    """After a crash, the last entry of A-0 leads to the message behind it; A-0 began at 0 again."""
+    store = BrokerStore(tmp_path)
+    for topic in ("A", "A", "B", "A", "A", "A", "B"):
+        if len(store.messages) == 3:
+            store.restart("A")
+        store.put(topic)
+    store.entries["A", 0] = store.entries["A", 0][1:]
+    found = MessageStore.open(str(store.write(crashed=True))).find(since=0).table
+    places = sorted(zip(*(found[name].to_pylist() for name in ("topic", "queueOffset")), strict=True))
+    assert places == [("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 1)]

@@ -105,7 +105,9 @@ class Judge:
         shutil.copytree(case.root, copy, symlinks=True)
         try:
             text, refusal = law.changed(case, copy, leg, conf)
-            if refusal and leg == "next" and refusal != law.NOTHING:
+            if law.BUG in refusal:
+                yield Breach(3, f"{leg} ends with an internal error", refusal)
+            elif refusal and leg == "next" and refusal != law.NOTHING:
                 yield Breach(3, "the next command refuses", refusal)
             if refusal:
                 return

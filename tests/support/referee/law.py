@@ -277,7 +277,8 @@ def _fourth_law(
         more = "more" if said.readable < len(units) else "less"
         words = f"a read {how}returns {more} than verify counts as readable"
         yield Breach(4, words, f"{len(units)} and {said.readable}: {said.verdict!r}")
-    if not case.is_damaged and not case.may_ask and not _hands_out_damage(verdict) and said.code:
+    is_all_served = strict.at.keys() <= verdict.messages.keys() and not _hands_out_damage(verdict)
+    if not case.is_damaged and not case.may_ask and is_all_served and said.code:
         yield Breach(
             4,
             "verify finds damage in a store without damage",
@@ -307,6 +308,7 @@ def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:
 # ---- law 3: after the product has changed a copy ----------------------------------------------------------
 
 NOTHING = "nothing to do"
+BUG = "this is a bug of rmqlog"
 LEGS = ("recover", "write", "services", "next")
 _RUN_AGAIN = "the killed commit ran again"
 
@@ -316,7 +318,7 @@ def changed(case: Case, copy: Path, leg: str, conf: Path) -> tuple[str, str]:
     if leg == "write":
         write = _written if case.rerun is None else _run_again
         answer = asked(Answer("a write", Truth()), copy, lambda answer: write(case, copy, answer))
-        return answer.text, answer.refusal or answer.bug
+        return answer.text, answer.refusal or (answer.bug and f"{BUG}: {answer.bug}")
     words = _words(case, copy, leg, conf)
     if not words:
         return "", NOTHING
