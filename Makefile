@@ -104,8 +104,8 @@ format: $(DEV)/installed
 	$(DEV)/bin/python -m ruff format .
 
 docs: $(DEV)/installed
-	$(DEV)/bin/python -m rmq_spark.reference
-	$(DEV)/bin/python -m store_format.format_tables
+	$(DEV)/bin/python -m docs.reference
+	$(DEV)/bin/python -m docs.format_tables
 
 images: $(DEV)/installed
 	$(DEV)/bin/python -m tests.support.pictures

@@ -29,7 +29,7 @@ ROOMS = [
     *(
         f"store_format.{room}"
         for room in (
-            *("display", "errors", "names", "layouts", "format_tables", "kernels", "arrays", "java", "files"),
+            *("display", "errors", "names", "layouts", "kernels", "arrays", "java", "files"),
             *("message", "metadata", "commitlog", "consumequeue", "index", "bookkeeping", "survey", "read"),
             *("search", "follow", "pop", "commit", "diagnose", "views", "notebook", "store", ""),
         )
@@ -44,7 +44,7 @@ ROOMS = [
     "pyspark_rmqlog.",  # what Spark imports to register the data source
 ]
 
-# Third-party modules that one room alone imports. `reference` prints the command line's help as a page.
+# Third-party modules that one room alone imports.
 ONE_ROOM = {
     "pyspark": "rmq_spark.spark",
     "py4j": "rmq_spark.spark",
@@ -52,15 +52,12 @@ ONE_ROOM = {
     "numba": "store_format.kernels",
     "llvmlite": "store_format.kernels",
 }
-ALSO = {("rmq_spark/reference.py", "click")}
 
-# Modules that open, map or list files: the room of store files, what an export writes, the two that
-# rewrite the tables in this project's own pages, and the two that compile and keep kernels.
+# Modules that open, map or list files: the room of store files, what an export writes, and the two that
+# compile and keep kernels.
 FILE_ROOM = "store_format/files/"
 ALSO_FILES = {
     "rmq_spark/cli/output_file.py",
-    "rmq_spark/reference.py",
-    "store_format/format_tables.py",
     "store_format/kernels/jit.py",
     "store_format/kernels/cache_directory.py",
 }
@@ -303,7 +300,7 @@ def test_pyspark_click_and_numba_have_one_room_each() -> None:
     found = []
     for module in MODULES:
         for name in sorted(_top(_imports(_nodes_at_run_time(_tree(module)))) & ONE_ROOM.keys()):
-            if _room(_dotted(module)) != ONE_ROOM[name] and (module, name) not in ALSO:
+            if _room(_dotted(module)) != ONE_ROOM[name]:
                 found.append(f"{module} imports {name}; only {ONE_ROOM[name]} may")
     assert found == []
 

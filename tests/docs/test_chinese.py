@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark import reference
+from docs import reference
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ["README.zh-CN.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.zh-CN.md"))]

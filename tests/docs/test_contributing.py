@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.reference import PAGES
+from docs.reference import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 TREES = ("store_format", "rmq_spark", "tests", "docs", "conf", ".github")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from store_format.format_tables import FORMAT_FILE, fill, render
+from docs.format_tables import FORMAT_FILE, fill, render
 from store_format.layouts import LAYOUTS, unit
 from tests.support import oracle
 from tests.support.oracle import Message, OracleError
@@ -24,7 +24,7 @@ V1_BASIC = bytes.fromhex(
 
 
 def test_tables_are_current() -> None:
-    assert fill(TEXT) == TEXT, "FORMAT.md is stale; run: python -m store_format.format_tables"
+    assert fill(TEXT) == TEXT, "FORMAT.md is stale; run: python -m docs.format_tables"
 
 
 def test_every_field_has_a_row_with_a_meaning() -> None:

@@ -8,12 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from rmq_spark.cli.main import COMMANDS, cli
-from rmq_spark.options.read_options import OPTIONS
-from rmq_spark.options.write_options import WRITE_OPTIONS
-from rmq_spark.plan.output_fields import COLUMN_TABLE
-from rmq_spark.produce.columns import WRITE_COLUMNS
-from rmq_spark.reference import (
+from docs.reference import (
     PAGES,
     column_table,
     command_tables,
@@ -24,6 +19,11 @@ from rmq_spark.reference import (
     write_column_table,
     write_option_table,
 )
+from rmq_spark.cli.main import COMMANDS, cli
+from rmq_spark.options.read_options import OPTIONS
+from rmq_spark.options.write_options import WRITE_OPTIONS
+from rmq_spark.plan.output_fields import COLUMN_TABLE
+from rmq_spark.produce.columns import WRITE_COLUMNS
 from store_format.views.registry import VIEWS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,7 +33,7 @@ PAGE = "a\n<!-- options -->\nstale\n<!-- /options -->\nb\n<!-- columns --><!-- /
 @pytest.mark.parametrize("name", PAGES)
 def test_the_tables_are_current(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert render(text, name) == text, f"run: python -m rmq_spark.reference {name}"
+    assert render(text, name) == text, f"run: python -m docs.reference {name}"
 
 
 def test_every_option_and_column_has_one_row() -> None:

@@ -1,6 +1,6 @@
 """The tables of options, columns, views and commands as Markdown, from the rows that the code itself uses.
 
-`python -m rmq_spark.reference`, at the root of the checkout, rewrites the text between `<!-- options -->` and
+`python -m docs.reference`, at the root of the checkout, rewrites the text between `<!-- options -->` and
 `<!-- /options -->`, and the other blocks of each page. A test fails if a page is not current.
 
 A Chinese page, such as `docs/options.zh-CN.md`, gets its texts from `reference.zh-CN.txt`, which has pairs of
@@ -273,6 +273,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m rmq_spark.reference", description=main.__doc__)
+    parser = argparse.ArgumentParser("python -m docs.reference", description=main.__doc__)
     parser.add_argument("page", nargs="*", help=f"by default {' '.join(PAGES)}")
     main(parser.parse_args().page)

@@ -1,4 +1,4 @@
-"""Writes the layout tables of FORMAT.md from `layouts.py`: `python -m store_format.format_tables`."""
+"""Writes the layout tables of FORMAT.md from `layouts.py`: `python -m docs.format_tables`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from store_format.layouts import LAYOUTS
+from store_format import layouts
 
-FORMAT_FILE = Path(__file__).with_name("FORMAT.md")
+FORMAT_FILE = Path(layouts.__file__).with_name("FORMAT.md")
 
 _TABLE = re.compile(r"<!-- layout (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 _TYPES = {"i": "int", "u": "uint"}
@@ -18,7 +18,7 @@ _TYPES = {"i": "int", "u": "uint"}
 
 def render() -> dict[str, str]:
     """Returns layout name -> Markdown table with one row for each field."""
-    return {name: _markdown_table(layout) for name, layout in LAYOUTS.items()}
+    return {name: _markdown_table(layout) for name, layout in layouts.LAYOUTS.items()}
 
 
 def _markdown_table(layout: np.dtype[np.void]) -> str:
