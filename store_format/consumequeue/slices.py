@@ -48,8 +48,8 @@ class QueueRange(NamedTuple):
         """How many queue offsets behind the files have no unit: their messages are damaged or given up."""
         if self.is_batch or not self.extra:
             return 0
-        first = self.min_offset if self.bounds is None else min(self.extra_start, self.bounds.max_offset)
-        return self.max_offset - first - len(self.extra) // CQ_UNIT.itemsize
+        behind = self.min_offset if self.bounds is None else min(self.extra_start, self.bounds.max_offset)
+        return self.max_offset - max(self.min_offset, behind) - len(self.extra) // CQ_UNIT.itemsize
 
     def piece(self, start: int, stop: int) -> QueueSlice:
         """Queue offsets [start, stop) of this queue."""

@@ -541,6 +541,8 @@ def test_a_write_files_a_message_before_no_entry_of_another(tmp_path: Path) -> N
     (root / "commitlog" / f"{0:020d}").unlink()
     before = rows_by_queue(root)
     assert [row[0] for row in before["A", 0]] == [3]
+    counts = MessageStore.open(str(root)).view("queues")["messages"].to_pylist()
+    assert counts == [len(rows) for rows in before.values()]
     options = replace(_options(sync=False), settings=settings_from(store.conf))
     commit(str(root), [stage(root, numbered("B", 0, 1, queues=1))], options=options)
     assert rows_by_queue(root)["A", 0] == before["A", 0]
