@@ -196,7 +196,8 @@ class Store:
         if self.fail_on_unknown is None:
             self.pass_over([question])
         else:
-            self._lost.warn(str(question), "%s These messages are left out", question)
+            but = ", except those that a broker files when it starts" * (self.state is StoreState.CRASHED)
+            self._lost.warn(str(question), "%s These messages are left out%s", question, but)
 
     def look_again_for(self, keys: Collection[QueueKey] | None) -> None:
         """Says that these queues have messages, None: that any may have: one that has no files at the next

@@ -20,6 +20,7 @@ from store_format.commitlog.walk import EndKind
 from store_format.files.view import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.read import Checkpoint, read_checkpoint
+from store_format.read.store import Store
 from store_format.survey.log_end import end_after_crash, end_after_stop
 from store_format.survey.newest_entries import missing_entries
 from tests.support import goldens, oracle
@@ -342,3 +343,18 @@ def test_an_entry_of_the_next_message_hides_no_other_queue(tmp_path: Path) -> No
     found = MessageStore.open(str(store.write(crashed=True))).find(since=0).table
     places = sorted(zip(*(found[name].to_pylist() for name in ("topic", "queueOffset")), strict=True))
     assert places == [("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 1)]
+
+
+def test_a_question_after_a_crash_says_which_messages_are_read_without_an_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that starts files the messages behind the place from which it scans the log."""
+    store = BrokerStore(tmp_path, log_file_size=1024)
+    for topic, count in (("A", 3), ("B", 30), ("A", 3), ("B", 1)):
+        for _ in range(count):
+            store.put(topic)
+    store.restart("A")
+    opened = Store.open(str(store.write(crashed=True)), fail_on_unknown=False)
+    (queue,) = (each for each in opened.queues() if each.topic == "A")
+    assert (queue.min_offset, queue.max_offset) == (3, 6)
+    assert "These messages are left out, except those that a broker files when it starts" in caplog.text

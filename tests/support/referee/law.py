@@ -309,12 +309,12 @@ def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:
 
 NOTHING = "nothing to do"
 BUG = "this is a bug of rmqlog"
-LEGS = ("recover", "write", "services", "next")
+LEGS = ("recover", "write", "services", "next", "salvage")
 _RUN_AGAIN = "the killed commit ran again"
 
 
 def changed(case: Case, copy: Path, leg: str, conf: Path) -> tuple[str, str]:
-    """Lets the product change a copy; returns what it said, and the refusal."""
+    """Lets the product change a copy, or make it; returns what it said, and the refusal."""
     if leg == "write":
         write = _written if case.rerun is None else _run_again
         answer = asked(Answer("a write", Truth()), copy, lambda answer: write(case, copy, answer))
@@ -323,7 +323,7 @@ def changed(case: Case, copy: Path, leg: str, conf: Path) -> tuple[str, str]:
     if not words:
         return "", NOTHING
     run = rmqlog(copy, *words)
-    if run.code == USAGE and leg == "recover":  # it asks for what the store does not show
+    if run.code == USAGE and leg in ("recover", "salvage"):  # it asks for what the store does not show
         run = rmqlog(copy, *words, "--broker-conf", conf)
     return run.out + run.err, "" if run.code in (0, 1, 3) else run.err.strip()[-300:]
 
@@ -335,6 +335,9 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def _words(case: Case, copy: Path, leg: str, conf: Path) -> list[str]:
     logs = _log_words(case, copy)
+    if leg == "salvage":
+        source = [str(case.root), *_log_words(case, case.root)]
+        return ["recover", *source, "--into", str(copy), "--salvage", "--apply"]
     if leg == "recover":
         return ["recover", str(copy), "--apply", *logs]
     if leg == "services":
