@@ -535,8 +535,8 @@ def test_a_write_files_a_message_before_no_entry_of_another(tmp_path: Path) -> N
         store.put("B")
     store.put("A", 1)
     store.put("A", 0, files=False)
-    for kept in (store.entries, store.first):
-        kept["A", 0], kept["A", 1] = kept["A", 1], kept["A", 0]
+    a, b, queues, first = ("A", 0), ("A", 1), store.entries, store.first
+    queues[a], queues[b], first[a], first[b] = queues[b], queues[a], first[b], first[a]
     root = store.write(crashed=True)
     (root / "commitlog" / f"{0:020d}").unlink()
     before = rows_by_queue(root)
