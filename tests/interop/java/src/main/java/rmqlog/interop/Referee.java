@@ -156,9 +156,11 @@ public final class Referee {
     }
 
     /** Physical offset and tags code of the entry: what a pull gets may be another one's message. */
-    private static List<Long> entry(DefaultMessageStore store, String topic, int queueId, long offset) {
-        if (!(((Map<?, ?>) store.getConsumeQueueTable().get(topic)).get(queueId) instanceof ConsumeQueue queue)) {
-            return List.of(); // a batch queue
+    private static List<Long> entry(DefaultMessageStore store, String topic, int queueId, long offset) throws Exception {
+        Object found = ((Map<?, ?>) store.getConsumeQueueTable().get(topic)).get(queueId);
+        if (!(found instanceof ConsumeQueue queue)) { // a batch queue
+            Object unit = call(found, "get", offset);
+            return unit == null ? List.of() : List.of((long) call(unit, "getPos"), (long) call(unit, "getTagsCode"));
         }
         SelectMappedBufferResult units = queue.getIndexBuffer(offset);
         try {
