@@ -16,6 +16,7 @@ many.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -130,18 +131,21 @@ def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed:
 def load_config(
     path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False
 ) -> tuple[str, bytes, _T] | None:
-    """As `read_config`, with the path that was read, `path` or `path`.bak, and its bytes."""
-    error = None
+    """As `read_config`, with the path that was read, `path` or `path`.bak, and its bytes: together with the
+    entries that a broker holds of a file that it then refuses.
+    """
+    error, held = None, dict[str, Any]()
     for place in (path, f"{path}.bak"):
-        if data := read_bytes(place):
+        if data := read_bytes(place) or (b"{}" if held else b""):
             try:
-                value = _decode_config(data, place, decode)
+                raw, value = _decode_config(data, place, decode, held)
             except CorruptStoreError as found:
                 error = error or found
                 continue
             if error is not None:
-                _warn_once(f"{error}; reading {place} instead, as a broker does", stat_identity(path))
-            return place, data, value
+                more = ", and what only the file has" if held else ""
+                _warn_once(f"{error}; reading {place} instead{more}, as a broker does", stat_identity(path))
+            return place, json.dumps(raw).encode() if held else data, value
     if error is not None and is_needed:
         raise _lost(error) from error
     if error is not None:
@@ -194,19 +198,30 @@ def _lost(error: CorruptStoreError) -> CorruptStoreError:
     return CorruptStoreError(error.file, error.position, error.expected, f"{error.found}; {advice}")
 
 
-def _decode_config(data: bytes, place: str, decode: Callable[[dict[str, Any]], _T]) -> _T:
-    """The decoded bytes; those of an empty object for `null`, as for a broker."""
+def _decode_config(
+    data: bytes, place: str, decode: Callable[[dict[str, Any]], _T], held: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], _T]:
+    """The members and their value; those of an empty object for `null`, as for a broker.
+
+    The entries of the table are put over those that are `held`. A broker puts them before it looks at the
+    dataVersion: if that is null, they are `held` with the `.bak`.
+    """
     name = _name_of(place)
     below = None if name == "offsets.json" else members_with_bare_keys(name)  # a client's, not a broker's
     value = loads(data, place, below)
     if value is not None and not isinstance(value, dict):
         raise CorruptStoreError(place, 0, "a JSON object", type(value).__name__)
     with bean_errors_of(place):
-        raw = value or {}
+        raw, copied = value or {}, _COPIED.get(name, {})
+        table = next(iter(copied), "")
+        if held:
+            raw = raw | {table: held | members(raw.get(table), table)}
         if value is not None:
-            copied = _COPIED.get(name, {}).items()
-            entries({member: raw.get(member, default) for member, default in copied}, "the file")
-        return decode(raw)
+            if held is not None and [*copied][1:] == ["dataVersion"] and raw.get("dataVersion", 0) is None:
+                decode(raw)
+                held |= members(raw.get(table), table)
+            entries({member: raw.get(member, default) for member, default in copied.items()}, "the file")
+        return raw, decode(raw)
 
 
 def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
@@ -548,15 +563,15 @@ DECODERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     "timermetrics": _metrics("timingCount"),
     "transactionMetrics": _metrics("transactionCount"),
 }
-# Members that a broker's managers copy (`Map.putAll`, `DataVersion.assignNewOne`), so that null is refused,
-# and what a file without the member has.
+# Members that a broker's managers copy in this order (`Map.putAll`, `DataVersion.assignNewOne`), so that null
+# is refused, and what a file without the member has.
 _COPIED: Mapping[str, Mapping[str, object]] = {
-    "topics.json": {"dataVersion": True, "topicConfigTable": True},
+    "topics.json": {"topicConfigTable": True, "dataVersion": True},
     "subscriptionGroup.json": {"dataVersion": True, "subscriptionGroupTable": True},
     "delayOffset.json": {"offsetTable": True},
-    "topicQueueMapping.json": {"dataVersion": True, "topicQueueMappingInfoMap": None},
-    "timermetrics": {"dataVersion": True, "timingCount": True},
-    "transactionMetrics": {"dataVersion": True, "transactionCount": True},
+    "topicQueueMapping.json": {"topicQueueMappingInfoMap": None, "dataVersion": True},
+    "timermetrics": {"timingCount": True, "dataVersion": True},
+    "transactionMetrics": {"transactionCount": True, "dataVersion": True},
 }
 
 
