@@ -382,10 +382,12 @@ class MissingEntries:
     """Entries of one queue, ascending: `units[i]` belongs at `queue_offsets[i]`.
 
     Units are CQ_UNIT records, or BATCH_CQ_UNIT in a batch queue. Offsets have gaps where messages are lost.
+    `has_two_first`: two messages have offset 0.
     """
 
     queue_offsets: NDArray[np.int64]
     units: NDArray[np.void]
+    has_two_first: bool = False
 
     @property
     def max_offset(self) -> int:
@@ -539,10 +541,10 @@ class Dispatch:
             queue = self._names[int(rows["queue"][first])]
             mine = rows[first:stop]
             has_pairs = (np.diff(mine["offset"]) <= 0).any()
+            has_two_first = np.count_nonzero(mine["offset"] == 0) > 1
             mine = counted(mine, self._filing().claims(queue) if has_pairs else None)
-            found[queue] = MissingEntries(
-                mine["offset"].copy(), pack_entries(mine, batch=queue[0] in self._batch_topics)
-            )
+            units = pack_entries(mine, batch=queue[0] in self._batch_topics)
+            found[queue] = MissingEntries(mine["offset"].copy(), units, has_two_first)
         return found
 
     def _grouped(self, rows: NDArray[np.void]) -> dict[QueueKey, MissingEntries] | None:

@@ -71,6 +71,10 @@ _OTHERS = (
     "%s: %d consume queues have entries of other messages, which a broker that starts keeps: %s. These "
     "entries are left out, and those of the queues' messages are made from the commitlog, in memory"
 )
+_MISFILED = (
+    "%s: a broker that starts does not file all messages of %d consume queues at their queue offsets: %s. "
+    "Their entries are made from the commitlog, in memory"
+)
 
 _Queues = dict[QueueKey, QueueRange]
 _Damaged = dict[QueueKey, StoreError]
@@ -101,15 +105,22 @@ def recovered_queues(
     tail = _LogTail(
         end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes, end.start
     )
+    starts = dict.fromkeys(doubtful, 0)
+    filing = cache(lambda: filing_behind(root, log, StoreState.CRASHED, end.start))
+    missing = _missing_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
     queues, gaps = _with_tail(
-        log, queues, tail, dict.fromkeys(doubtful, 0), delay_levels_ms,
-        lambda key: select(key[0]) and key not in damaged,
-        filing=cache(lambda: filing_behind(root, log, StoreState.CRASHED, end.start)),
-    )  # fmt: skip
+        log, queues, tail, starts, missing, lambda key: select(key[0]) and key not in damaged
+    )
     damaged = damaged | gaps
     kept = {key: queue for key, queue in queues.items() if key not in damaged}
     others = [key for key, queue in kept.items() if _has_other_entries(queue, before.get(key), log)]
     _warn_once(root, log, _OTHERS, others)
+    misfiled = [
+        key
+        for key, found in missing.items()
+        if key in kept and _is_misfiled(kept[key], before.get(key), found, end.start)
+    ]
+    _warn_once(root, log, _MISFILED, misfiled)
     return kept, damaged
 
 
@@ -159,10 +170,12 @@ def completed_queues(
     if end is None or not end.is_certain:
         ends = {}
     deleted = deleted_until(root)
+    tail, filing = _LogTail(min(places), stop), cache(lambda: filing_behind(root, log, StoreState.CLEAN))
+    missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms(), filing)
     done, gaps = _with_tail(
-        log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
+        log, queues, tail, doubtful, missing,
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
-        given_up_ranges(root), cache(lambda: filing_behind(root, log, StoreState.CLEAN)),
+        given_up_ranges(root),
     )  # fmt: skip
     changed = [key for key, queue in done.items() if queue.extra and key not in gaps]
     _warn_once(root, log, _LACK, changed)
@@ -184,6 +197,27 @@ def _has_other_entries(queue: QueueRange, before: QueueRange | None, log: Commit
         key = (queue.topic, queue.queue_id)
         there = queue_bounds(there.kind, there.directory, *key, log.min_offset, scan=True)
     return there is not None and there.max_offset > min(queue.max_offset, queue.extra_start)
+
+
+def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MissingEntries, start: int) -> bool:
+    """Whether a broker that starts files a message of the entries `found` at another queue offset, or does
+    not file it. A broker files those from the physical offset `start` on, one entry behind the other.
+
+    The files ended as `before`: then each message with offset 0 gets the next entry.
+    """
+    if queue.is_batch:
+        return False
+    physical = found.units["physical_offset"]
+    if before is not None and _is_filled(before) and before.bounds is not None:
+        is_again = (found.queue_offsets == 0) & (physical > before.bounds.last_physical_offset)
+        if (is_again & (physical >= start)).any():
+            return True
+    offsets = np.frombuffer(queue.extra_offsets, np.int64)
+    if not len(offsets):
+        return False
+    first = int(offsets[0]) if before is None or before.bounds is None else before.max_offset
+    is_filed = np.frombuffer(queue.extra, CQ_UNIT)["physical_offset"] >= start
+    return found.has_two_first or not is_filed.all() or not (offsets == first + np.arange(len(offsets))).all()
 
 
 def _lacks_last(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd) -> bool:
@@ -252,14 +286,13 @@ def _with_tail(
     queues: _Queues,
     tail: _LogTail,
     doubtful: Mapping[QueueKey, int],
-    delay_levels_ms: tuple[int, ...],
+    missing: Mapping[QueueKey, MissingEntries],
     chooses: Callable[[QueueKey], bool],
     known: Mapping[QueueKey, int] | None = None,
     given_up: Mapping[QueueKey, Sequence[tuple[int, int]]] = MappingProxyType({}),
-    filing: Callable[[], Filing] = Filing,
 ) -> tuple[_Queues, _Damaged]:
-    """The queues with the entries of the chosen ones that the log's tail gives, and those with a gap before
-    these entries.
+    """The queues with the entries of the chosen ones that are `missing` in the log's tail, and those with a
+    gap before these entries.
 
     All messages of the tail are looked at, also those that have an entry on disk: that one may be of a
     message that an earlier recovery has cut. Of a `doubtful` queue those from its physical offset on count,
@@ -267,7 +300,6 @@ def _with_tail(
     With `known`, the ends of queues as far as they are known, later entries count only if their offsets
     continue the queue without a gap, apart from those of messages that a recovery has `given_up`.
     """
-    missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms, filing)
     queues, gaps = dict(queues), dict[QueueKey, StoreError]()
     for key in [key for key, start in doubtful.items() if start <= log.min_offset]:
         # The whole log is looked at: no message of the queue is before the first one that it has.

@@ -358,3 +358,37 @@ def test_a_question_after_a_crash_says_which_messages_are_read_without_an_answer
     (queue,) = (each for each in opened.queues() if each.topic == "A")
     assert (queue.min_offset, queue.max_offset) == (3, 6)
     assert "These messages are left out, except those that a broker files when it starts" in caplog.text
+
+
+def _blanked(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_messages_that_a_broker_does_not_file_at_their_offsets_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker files the messages of the last file of the log; those of B-0 begin in an earlier one."""
+    store = BrokerStore(tmp_path, log_file_size=1024)
+    for topic in ("A", "B", "A", "A", "A", "A", "A", "B", "A"):
+        store.put(topic)
+    root = store.write(crashed=True)
+    _blanked(root / "consumequeue/B/0/00000000000000000000")
+    assert len(MessageStore.open(str(root)).queue("B", 0).to_table()) == 2
+    (warning,) = caplog.messages
+    assert "does not file all messages of 1 consume queues at their queue offsets: B-0" in warning
+
+
+@pytest.mark.parametrize("entries", [0, 1])
+def test_a_second_message_with_offset_0_that_a_broker_files_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, entries: int
+) -> None:
+    """It gets the entry behind the first one, which is that of offset 1."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    store.put("A", offset=0)
+    store.put("A", offset=1)
+    store.entries["A", 0] = [*store.entries["A", 0][:entries], *[bytes(20)] * (2 - entries)]
+    found = MessageStore.open(str(store.write(crashed=True))).queue("A", 0).to_table()
+    assert found["queueOffset"].to_pylist() == [0, 1]
+    (warning,) = caplog.messages
+    assert "does not file all messages of 1 consume queues at their queue offsets: A-0" in warning
