@@ -9,7 +9,8 @@ queues.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
+    StoreError,
     StorePermissionError,
     TruncatedRecordError,
 )
@@ -257,6 +259,24 @@ def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun 
     if files[-1].start != files[0].start + size * (len(files) - 1):
         _refuse_gap(files)
     return FileRun(size, files[0].start, files[-1].start)
+
+
+def cut_files(
+    files: Mapping[QueueKey, tuple[str, int]], others: Iterable[int] = ()
+) -> dict[QueueKey, StoreError]:
+    """The queues whose files are shorter than those of other queues: all have mappedFileSizeConsumeQueue.
+
+    A file that was cut at a multiple of a unit looks whole if it is alone. `files` are the first file of each
+    queue and its length, `others` the lengths of the files of more queues.
+    """
+    sizes = Counter([*(size for _, size in files.values()), *others])
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    expected = f"a file of {usual} bytes, as in other queues"
+    return {
+        key: TruncatedRecordError(path, size, expected, f"{size} bytes")
+        for key, (path, size) in files.items()
+        if size < usual
+    }
 
 
 def _refuse_size(file: StoreFile, first: StoreFile, unit_size: int) -> None:

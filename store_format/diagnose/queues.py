@@ -20,7 +20,13 @@ from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch, Filing
-from store_format.consumequeue.files import ext_directory, place_in_files, queue_directory
+from store_format.consumequeue.files import (
+    FOLDERS,
+    cut_files,
+    ext_directory,
+    place_in_files,
+    queue_directory,
+)
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import (
     lost_mask,
@@ -46,7 +52,13 @@ from store_format.survey.fates import Fate, committed_ends, decide, has_light_qu
 from store_format.survey.gone import begun_again, gone_by_ledger, queues_in_log
 from store_format.survey.log_end import certain_end
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
-from store_format.survey.right_entries import Contradictions, are_holes, longest_ascent, place_of_message
+from store_format.survey.right_entries import (
+    Contradictions,
+    are_holes,
+    leads_to_own,
+    longest_ascent,
+    place_of_message,
+)
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
@@ -149,6 +161,12 @@ class QueueCheck:
                 {start: f"{directory}/{offset_file_name(start)}" for start in starts},
                 "" if usable else "reported",
             )
+        for kind in FOLDERS:
+            mine = {key: each for key, each in self._stored.items() if each.kind == kind and each.files}
+            files = {key: (each.files[min(each.files)], each.file_size) for key, each in mine.items()}
+            for key, error in cut_files(files).items():
+                findings.add_error("damage", error, QUEUE_ADVICE, kind="queue")
+                mine[key].files, mine[key].misfit = {}, "reported"
         # whether the files of a queue are lost, or have to be replaced
         self.is_incomplete = any(stored.misfit for stored in self._stored.values())
         batch = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
@@ -344,6 +362,7 @@ class QueueCheck:
         for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
             queue = absent[key]
             is_dispatched = self._state is StoreState.CRASHED and not queue.seen.claims.left
+            is_dispatched &= not queue.seen.gaps  # a broker files one entry behind the other
             if fate is not Fate.DELETED and is_dispatched and 0 < queue.places.entries == queue.by_broker:
                 fate = Fate.WAITING
             count = queue.places.entries + queue.places.misplaced
@@ -538,10 +557,13 @@ class _EntryCheck:
 
     def _report_blank(self) -> None:
         """Reports a blank last file behind entries. A broker creates a file when it writes to it."""
-        last = self.queue.stop - self.queue.file_size // CQ_UNIT.itemsize
+        per_file = self.queue.file_size // CQ_UNIT.itemsize
+        last = self.queue.stop - per_file
         if not self.queue.is_batch and self.queue.first < self.stop <= last:
             file, position = self._place(last)
             self.findings.add("warning", file, position, "an entry", "a blank file", _BLANK_ADVICE)
+            stop = 0 if self.compared is None else self.compared.places.max_offset
+            self.unclaimed += not self.stop % per_file and stop <= self.stop
 
     def _report(self, file: str, position: int, expected: str, found: str) -> None:
         self.findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")
@@ -635,7 +657,8 @@ class _EntryCheck:
             tags = stored["tags_code"].astype(np.int64)
             for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
                 report(int(kept[i]), _TAGS_CODE_AT, f"tagsCode {int(codes[i])} of ", str(int(tags[i])))
-        for each in self._differences("wrong"):  # of a light queue, whose messages name another one
-            stale = right & (offsets >= each.first) & (offsets < each.stop)
-            for row in np.flatnonzero(stale).tolist():
+        if light[0]:  # whose messages name it, and belong to another queue
+            own = leads_to_own(self.targets.log, (topic, self.queue.queue_id), offsets, units[rows])
+            for row in np.flatnonzero(right & ~own).tolist():
+                self.unclaimed += self._is_behind(int(offsets[row]))
                 report(row, 0, "", f"physicalOffset {int(physical[row])}, of another message")

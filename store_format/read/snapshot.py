@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,16 +20,23 @@ from dataclasses import dataclass, replace
 from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog, expect_end
-from store_format.consumequeue.files import FOLDERS, QueueBounds, QueueKind, can_be_queue, list_queues
+from store_format.consumequeue.files import (
+    FOLDERS,
+    QueueBounds,
+    QueueKind,
+    can_be_queue,
+    cut_files,
+    list_queues,
+    place_in_files,
+)
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds, short_queues
-from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
+from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files import blocks, paths
 from store_format.files.read import (
     Refused,
     list_directories,
     list_store_files,
-    offset_file_name,
     refuse,
     symbolic_link,
 )
@@ -169,11 +175,12 @@ def _astray(log: CommitLog, queues: Iterable[QueueRange], end: WrittenEnd | None
     stop = log.stop + log.file_size if log.files else OFFSET_MAX
     written = stop if end is None else end.offset
     return {
-        (queue.topic, queue.queue_id)
+        key
         for queue in queues
         if queue.bounds is not None
         and (place := queue.bounds.last_physical_offset) >= written
-        and (place >= stop or is_flipped(log, queue, queue.max_offset - 1, place, log.min_offset, written))
+        and (key := (queue.topic, queue.queue_id))
+        and (place >= stop or is_flipped(log, key, queue.max_offset - 1, place, log.min_offset, written))
     }
 
 
@@ -336,32 +343,15 @@ def _refuse_foreign_name(topic: str, directory: str) -> None:
 
 
 def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, StoreError]:
-    """Queues whose files are shorter than those of the other queues: all have mappedFileSizeConsumeQueue.
-
-    A file that was cut at a multiple of a unit looks whole if it is alone.
-    """
+    """Queues whose files are shorter than those of the other queues."""
     cut: dict[QueueKey, StoreError] = {}
     for kind in FOLDERS:
         mine = {
-            key: queue.bounds
+            key: (place_in_files(bounds.directory, bounds.file_size, bounds.first_file)[0], bounds.file_size)
             for key, queue in queues.items()
-            if queue.bounds is not None and queue.bounds.kind == kind
+            if (bounds := queue.bounds) is not None and bounds.kind == kind
         }
-        if not mine:
-            continue
-        sizes = Counter(bounds.file_size for bounds in mine.values())
-        if len(mine) < _SIZES_SAMPLED:
-            sizes.update(_sampled_sizes(root, kind))
-        usual = max(sizes, key=lambda size: (sizes[size], size))
-        for key, bounds in mine.items():
-            if bounds.file_size < usual:
-                path = f"{bounds.directory}/{offset_file_name(bounds.first_file)}"
-                cut[key] = TruncatedRecordError(
-                    path,
-                    bounds.file_size,
-                    f"a file of {usual} bytes, as in other queues",
-                    f"{bounds.file_size} bytes",
-                )
+        cut |= cut_files(mine, _sampled_sizes(root, kind) if 0 < len(mine) < _SIZES_SAMPLED else ())
     return cut
 
 

@@ -23,10 +23,11 @@ import numpy as np
 from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.bookkeeping.ledger import noted_begins
 from store_format.commitlog.log import CommitLog, written_stop
-from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
+from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues, place_in_files
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
+from store_format.files import paths
 from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
@@ -48,6 +49,10 @@ _SAMPLE_SIZE = 4096
 _SEEN_MAX = 64
 _DISPATCH_MAX_MS = 1_000
 _ADVICE = "{}riting to these topics with rmqlog rebuilds the files from the commitlog"
+_BLANK = (
+    "%s: %d consume queues end with a blank file: %s. A broker that starts may count a message there that "
+    "does not exist (ConsumeQueue.truncateDirtyLogicFiles)"
+)
 _LIGHT_ADVICE = "`rmqlog recover` rebuilds the files from the commitlog"
 
 # what this process has seen between two places of a log
@@ -84,6 +89,8 @@ class UnfiledQueues:
         named = [*self._configured(store, taken, select), *self._light_queues(store, taken, select)]
         usable = [key for key in named if key not in taken.damaged]
         looked = [key for key in usable if key not in self._lost and not _is_whole(taken, key)]
+        if blank := [key for key in looked if _ends_blank(taken, key)]:
+            self.warn(("blank", *blank), _BLANK, store.path, len(blank), _queue_names(blank))
         firsts = {key: _first_entry(taken, key) for key in looked}
         undecided = firsts.items() - self._decided
         if undecided:
@@ -352,6 +359,16 @@ def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
     stop = bounds.unit_stop * bounds.unit_size
     ends_full = stop == bounds.last_file + bounds.file_size
     return ends_full or stop <= bounds.first_file or bounds.may_lack_first_entries
+
+
+def _ends_blank(taken: Snapshot, key: QueueKey) -> bool:
+    """Whether a blank file follows the last file of a queue, which is full."""
+    bounds = taken.queues[key].bounds if key in taken.queues else None
+    return (
+        bounds is not None
+        and (stop := bounds.last_file + bounds.file_size) == bounds.unit_stop * bounds.unit_size
+        and paths.exists(place_in_files(bounds.directory, bounds.file_size, stop)[0])
+    )
 
 
 def _last_extra(queue: QueueRange) -> int:

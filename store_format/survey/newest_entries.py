@@ -207,17 +207,18 @@ def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MissingEnt
     """
     if queue.is_batch:
         return False
-    physical = found.units["physical_offset"]
-    if before is not None and _is_filled(before) and before.bounds is not None:
-        is_again = (found.queue_offsets == 0) & (physical > before.bounds.last_physical_offset)
-        if (is_again & (physical >= start)).any():
+    there, physical = None if before is None else before.bounds, found.units["physical_offset"]
+    offsets, is_filed = np.frombuffer(queue.extra_offsets, np.int64), physical >= start
+    if there is not None and there.has_entries:
+        is_again = (found.queue_offsets == 0) & (physical > there.last_physical_offset)
+        if (is_again & is_filed).any():
             return True
-    offsets = np.frombuffer(queue.extra_offsets, np.int64)
     if not len(offsets):
         return False
-    first = int(offsets[0]) if before is None or before.bounds is None else before.max_offset
+    first = offsets[0] if there is None else there.max_offset
     is_filed = np.frombuffer(queue.extra, CQ_UNIT)["physical_offset"] >= start
-    return found.has_two_first or not is_filed.all() or not (offsets == first + np.arange(len(offsets))).all()
+    is_next = offsets == first + np.arange(len(offsets))
+    return found.has_two_first or not (is_next & is_filed).all()
 
 
 def _lacks_last(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd) -> bool:

@@ -51,7 +51,7 @@ from store_format.index.updates import IndexBatch, index_batch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import LogQueue
-from store_format.survey.right_entries import Contradictions, leads_to_own
+from store_format.survey.right_entries import Contradictions, is_flipped, leads_to_own
 
 PART_SIZE = 64 << 20  # bytes of the log
 _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
@@ -386,6 +386,21 @@ class ComparedQueue:
         is_own = self.right(pack_entries(rows[:1], batch=False), first, 0)[0]
         return int(first["physical_offset"][0]) == int(rows["physical"][0]) if is_own else None
 
+    def count_second(self, rows: _Units) -> int:
+        """How many of these messages, the first ones of the queue in the log, claim places of expired ones:
+        the entries of these places lead before the log, in its order.
+        """
+        if self.stored.is_batch or not self.is_comparable or self.log is None or not self.log.min_offset:
+            return 0
+        span = self.log.min_offset, self.log.stop
+        for number, offset in enumerate(rows["offset"].tolist()):
+            units = self.stored.read(max(offset - 1, 0), offset + 1)
+            physical = units["physical_offset"].tolist()
+            is_expired = message_mask(units).all() and physical[0] <= physical[-1] < self.log.min_offset
+            if not is_expired or is_flipped(self.log, self.key, offset, physical[-1], *span):
+                return number
+        return len(rows)
+
     def right(self, wanted: _Units, stored: _Units, start: int) -> _Mask:
         """Which stored units of a simple queue, from the queue offset `start` on, need no change."""
         right = right_units(wanted, stored, self.log_stop, self.stored.topic)
@@ -554,6 +569,11 @@ class QueueComparison:
             if begins is False:  # its place is that of another message
                 queue.seen.claims.repeated += 1
                 rows = rows[1:]
+        elif not queue.seen.epochs and (second := queue.count_second(rows)):
+            queue.seen.claims.repeated += second
+            rows = rows[second:]
+            if not len(rows):  # nothing is known of it yet
+                del self.queues[queue.key]
         for is_new, part in queue.seen.add(rows, begins=begins is True) if len(rows) else ():
             if is_new:
                 self._begin_again(queue)

@@ -320,9 +320,9 @@ def first_live(log: CommitLog, queue: QueueRange) -> int:
     bounds = queue.bounds
     if bounds is None or queue.is_batch or log.min_offset != bounds.commit_log_min:
         return queue.min_offset
-    low, front = queue.min_offset, bounds.front
+    low, front, key = queue.min_offset, bounds.front, (queue.topic, queue.queue_id)
     stop = log.stop if bounds.first_physical_offset < 0 else bounds.first_physical_offset
-    if 0 <= front < log.min_offset and is_flipped(log, queue, low - 1, front, log.min_offset, stop):
+    if 0 <= front < log.min_offset and is_flipped(log, key, low - 1, front, log.min_offset, stop):
         return low - 1
     if front == DISORDER:
         low = max(low - _BESIDE, bounds.first_file // bounds.unit_size)
@@ -331,19 +331,18 @@ def first_live(log: CommitLog, queue: QueueRange) -> int:
     offsets, units = read_slice(queue.piece(low, min(queue.max_offset, queue.min_offset + _CHUNK)))
     physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
     for i in np.flatnonzero((units["physical_offset"] >= log.min_offset) & (units["size"] > 0)).tolist():
-        own = (queue.topic, queue.queue_id), int(offsets[i]), (physical[i], sizes[i])
-        if is_light_queue(queue.topic) or is_own(log, *own):
+        if is_light_queue(queue.topic) or is_own(log, key, int(offsets[i]), (physical[i], sizes[i])):
             break
     else:
         return queue.min_offset
     steps = log.walk(log.min_offset, physical[i], verify_crc=True, resync=True) if i else ()
     if any(isinstance(step, Damage) for step in steps):
         return queue.min_offset
-    found = entries_of(log, [(queue, offsets[:i])] if i else []).get((queue.topic, queue.queue_id))
+    found = entries_of(log, [(queue, offsets[:i])] if i else []).get(key)
     return int(offsets[i] if found is None or not len(found.units) else found.queue_offsets[0])
 
 
-def is_flipped(log: CommitLog, queue: QueueRange, offset: int, physical: int, start: int, stop: int) -> bool:
+def is_flipped(log: CommitLog, key: QueueKey, offset: int, physical: int, start: int, stop: int) -> bool:
     """Whether the entry of a queue offset, which leads out of [start, stop) of the log, is that of a message
     there, apart from one bit. Costs a read only where a change of one bit leads into the range.
     """
@@ -352,7 +351,7 @@ def is_flipped(log: CommitLog, queue: QueueRange, offset: int, physical: int, st
         place = physical ^ (1 << bit)
         if start <= place < stop:
             found = place_of_message(log, place)
-            if found and (found.key, found.offset) == ((queue.topic, queue.queue_id), offset):
+            if found and (found.key, found.offset) == (key, offset):
                 return True
     return False
 

@@ -370,3 +370,56 @@ def test_offsets_before_the_first_message_have_no_message(tmp_path: Path) -> Non
     store.put("A", offset=3)
     expected = "sound: 1 message readable; 3 queue offsets between the ends of queues have no message"
     assert expected in diagnose(str(store.write())).verdict
+
+
+def test_a_file_shorter_than_those_of_other_queues_is_cut(tmp_path: Path) -> None:
+    """A broker does not start (ConsumeQueue.load)."""
+    store = BrokerStore(tmp_path)
+    for topic in "AABC":
+        store.put(topic)
+    root = store.write()
+    os.truncate(root / "consumequeue/A/0" / f"{0:020d}", 60)
+    found = diagnose(str(root))
+    assert found.verdict.startswith("damaged in 1 place: 4 messages readable")
+    assert found.of("damage")[0].expected == "a file of 160 bytes, as in other queues"
+
+
+def test_entries_of_expired_messages_are_right(tmp_path: Path) -> None:
+    """Two messages claim one offset, and the first of them has expired."""
+    store = BrokerStore(tmp_path, log_file_size=1024)
+    for _ in range(6):
+        store.put("A")
+    for offset in (4, 5, 6):
+        store.put("A", offset=offset)
+    root = store.write()
+    (root / "commitlog" / f"{0:020d}").unlink()
+    assert diagnose(str(root)).verdict.startswith("sound: 1 message readable; 2 messages are in no queue")
+
+
+def test_entries_that_a_broker_makes_at_other_offsets_do_not_wait_for_it(tmp_path: Path) -> None:
+    """It files one entry behind the other, from the offset of the first message on."""
+    store = BrokerStore(tmp_path)
+    for offset in (0, 4):
+        store.put("A", offset=offset, files=False)
+    assert diagnose(str(store.write(crashed=True))).verdict.startswith("damaged in 1 place")
+
+
+def test_a_message_without_the_offset_of_its_light_queue_is_damage(tmp_path: Path) -> None:
+    """Power was lost: the end of its properties is zeros. Its own queue has the message."""
+    store = BrokerStore(tmp_path, conf={"enableLmq": "true", "enableMultiDispatch": "true"})
+    store.put("P", properties={"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"})
+    path = store.write() / "commitlog" / f"{0:020d}"
+    path.write_bytes(path.read_bytes().replace(b"INNER_MULTI_QUEUE_OFFSET\x010", bytes(26)))
+    assert "1 message readable; 1 queue offset between the ends" in diagnose(str(tmp_path)).verdict
+
+
+def test_a_blank_file_behind_a_full_one_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that starts counts an entry in it (ConsumeQueue.truncateDirtyLogicFiles)."""
+    store = BrokerStore(tmp_path, queue_entries=2)
+    store.put("A")
+    store.put("A")
+    (store.write() / "consumequeue/A/0" / f"{40:020d}").write_bytes(bytes(40))
+    found = diagnose(str(tmp_path)).verdict
+    assert found.startswith("sound, with 1 warning: 2 messages readable; 1 queue offset between")
+    assert len(MessageStore.open(str(tmp_path)).queue("A", 0).to_table()) == 2
+    assert caplog.messages[0].startswith(f"{tmp_path}: 1 consume queues end with a blank file: A-0.")

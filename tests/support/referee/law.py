@@ -298,10 +298,15 @@ def _fourth_law(
 
 
 def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:
-    """The offsets between a broker's ends of a queue at which a read returns no message."""
+    """The offsets between a broker's ends of a queue at which a read returns no message.
+
+    A message with offset 0 that a broker serves and files once more when it starts is not lost.
+    """
     for queue, served in verdict.client_queues.items():
+        twice = {each.physical_offset for at, each in served.messages.items() if at == 0}
         for at in range(served.min_offset, min(served.max_offset, served.min_offset + _OFFSETS_MAX)):
-            if (*queue, at) not in rows.at and at not in served.expired:
+            is_twice = at in served.pulled and at and served.pulled[at].physical_offset in twice
+            if (*queue, at) not in rows.at and at not in served.expired and not is_twice:
                 yield (*queue, at)
 
 
