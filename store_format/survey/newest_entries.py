@@ -208,17 +208,12 @@ def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MissingEnt
     if queue.is_batch:
         return False
     there, physical = None if before is None else before.bounds, found.units["physical_offset"]
-    offsets, is_filed = np.frombuffer(queue.extra_offsets, np.int64), physical >= start
-    if there is not None and there.has_entries:
-        is_again = (found.queue_offsets == 0) & (physical > there.last_physical_offset)
-        if (is_again & is_filed).any():
-            return True
-    if not len(offsets):
-        return False
-    first = offsets[0] if there is None else there.max_offset
+    last = OFFSET_MAX if there is None or not there.has_entries else there.last_physical_offset
+    is_again = ((found.queue_offsets == 0) & (physical > last) & (physical >= start)).any()
+    offsets = np.frombuffer(queue.extra_offsets, np.int64)
     is_filed = np.frombuffer(queue.extra, CQ_UNIT)["physical_offset"] >= start
-    is_next = offsets == first + np.arange(len(offsets))
-    return found.has_two_first or not (is_next & is_filed).all()
+    is_filed &= offsets == (offsets[:1] if there is None else there.max_offset) + np.arange(len(offsets))
+    return bool(is_again or not is_filed.all() or (found.has_two_first and len(offsets)))
 
 
 def _lacks_last(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd) -> bool:

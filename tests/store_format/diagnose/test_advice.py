@@ -560,6 +560,7 @@ CASES = {
 # Nothing to follow: they say what a broker or retention does by itself, or that all is well.
 _NOTHING = (
     "A broker refuses to start on this store",
+    "A broker whose mappedFileSizeCommitLog is another length refuses to start",
     "A broker that starts on a crashed store deletes such files",
     "A broker that starts on this store cuts the log here",
     "A broker that starts on this store cuts these entries off",
