@@ -221,7 +221,7 @@ def _queue_file_size(root: str) -> int | None:
     looked = 0
     for _, topic_path in list_directories(f"{root}/consumequeue"):
         for _, path in list_directories(topic_path):
-            files = list_store_files(path)
+            files = list_store_files(path, irregular=lambda _: None)
             if files and files[0].size:
                 return files[0].size
             looked += 1

@@ -32,6 +32,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import Checkpoint, known_topics, read_checkpoint, read_topics
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.survey.fates import (
+    DELETED,
     Fate,
     FateDecision,
     KnownEnd,
@@ -54,6 +55,7 @@ from store_format.survey.queues import (
     QueueComparison,
     StoredQueue,
     scan_log,
+    scan_part,
     within_damage,
 )
 from store_format.survey.right_entries import Contradictions, leads_to_own, shown_delays
@@ -163,7 +165,12 @@ class LogComparison:
     @property
     def lacks_bytes(self) -> bool:
         """Whether messages may be lost. Else nobody was given queue offsets that no message has."""
-        return bool(self.damage or self.holes or self.log.has_gaps)
+        return bool(self.damage or self.filled or self.log.has_gaps)
+
+    @property
+    def filled(self) -> list[Hole]:
+        """The holes that are damage in the store, and fillers in the copy; others become messages."""
+        return [hole for hole in self.holes if not hole.record]
 
     @property
     def is_part(self) -> bool:
@@ -239,13 +246,12 @@ class LogComparison:
         return not (valid_units(before)[0] and is_known)
 
     def parts(self, start: int) -> Iterator[LogPart]:
-        """The messages of the log from `start`, where a message begins.
-
-        Without the holes: damage in the store, fillers in the copy.
-        """
+        """The messages of the log from `start`, where a message begins, without those that are `filled`."""
         for hole in (*self.holes, Hole(self.stop, self.stop, 0)):
             if start < hole.start:
                 yield from scan_log(self.scan, self.log, start, hole.start, threads=self.options.threads)
+            if hole.record is not None and start <= hole.start:
+                yield scan_part(self.scan, self.log, hole.start, hole.stop, hole.record)
             start = max(start, hole.stop)
 
     def _add_index(self, part: LogPart) -> None:
@@ -406,11 +412,14 @@ class LogComparison:
         written = [key for key in new if key[0] in (self.written or ())]
         created = {*written}.difference(of_known_topics(self.source, written))  # by the write, from offset 0
         new = [key for key in new if key not in created]
+        others = (queue.seen.last for key, queue in self.compared.items() if key not in new)
+        is_built = self.is_crashed or max(others, default=-1) >= self.broker_start - 1
         seen = {key: queue.seen for key, queue in self.compared.items()}
         left = {
             key: decision
             for key, decision in decide(self.source, self.log, new, seen).items()
-            if decision.fate is not Fate.LOST and not self._is_answered(key, decision, is_all=is_all)
+            if decision.fate is not Fate.LOST
+            and not self._is_answered(key, decision, is_all=is_all, is_built=is_built)
         }
         self.unknown = {key: seen[key] for key, each in left.items() if each.fate is Fate.UNKNOWN}
         asked = {k: queue for k, queue in self.unknown.items() if is_all or k[0] in (self.written or ())}
@@ -425,13 +434,14 @@ class LogComparison:
             }
         )
 
-    def _is_answered(self, key: QueueKey, decision: FateDecision, *, is_all: bool) -> bool:
-        """Whether a queue of unknown fate is built: a broker that starts builds it, or the user said so."""
+    def _is_answered(self, key: QueueKey, decision: FateDecision, *, is_all: bool, is_built: bool) -> bool:
+        """Whether a queue is built all the same: a broker that starts builds it, or the user said so. With
+        `is_built`, of a store without a crash: not any more once other queues have their newest entries.
+        """
         is_written = is_all or key[0] in (self.written or ())
-        return decision.fate is Fate.UNKNOWN and (
-            (self.is_crashed and self.compared[key].by_broker > 0)
-            or (self.written is None and is_all)
-            or (self.unfiled == "read" and is_written)
+        is_said = (self.written is None and is_all) or (self.unfiled == "read" and is_written)
+        return (is_built and self.compared[key].by_broker > 0 and decision != DELETED) or (
+            decision.fate is Fate.UNKNOWN and is_said
         )
 
 

@@ -265,7 +265,8 @@ def _identity_of_files(root: str, options: RecoverOptions) -> object:
         for file in list_store_files(directory, irregular=lambda _: None)
     ]
     for _, _, directory, _ in list_queues(root, lambda _: True, lambda _: None):
-        found += [directory, *(file.path for file in list_store_files(directory))]
+        files = list_store_files(directory, irregular=lambda _: None)
+        found += [directory, *(file.path for file in files)]
     found += [file.path for file in list_index_files(f"{root}/index")]
     found += [f"{root}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
     return [(path, stat_identity(path)) for path in found], read_journal(root)
@@ -343,9 +344,9 @@ def _survey_of_copy(source: str, target: str, options: RecoverOptions) -> Recove
     survey.copied = copy_parts(source, log)
     if options.salvage:
         readable = find_readable_end(source, log, survey.end)
-        survey.holes = find_holes(log, survey.stop, readable, Contradictions(source, log))
+        survey.holes = find_holes(log, survey.stop, readable, Contradictions(source, log), survey.queues)
         survey.remains = readable
-        survey.end_at(end_of_salvaged(log, survey.end, readable))
+        survey.end_at(end_of_salvaged(log, survey.end, readable, survey.holes))
     else:
         survey.holes = short_tails(log, survey.stop)
     holes = [(hole.start, hole.stop) for hole in survey.holes]
@@ -419,10 +420,16 @@ def _log_rows(survey: RecoverySurvey) -> Iterator[_Row]:
         left_out = f"; {NOT_COPIED}" if part.name == "commitlog" else ""
         reason = f"{part.files} files, {part.size} bytes (holes included) are copied{left_out}"
         yield part.name, None, None, "copy", None, part.files, None, reason
-    if survey.holes:
-        size = sum(hole.stop - hole.start for hole in survey.holes)
+    if survey.filled:
+        size = sum(hole.stop - hole.start for hole in survey.filled)
         reason = f"{size} bytes that are no message become fillers: the messages behind them stay"
-        yield "commitlog", None, None, "salvage", survey.holes[0].start, len(survey.holes), None, reason
+        yield "commitlog", None, None, "salvage", survey.filled[0].start, len(survey.filled), None, reason
+    if records := [hole for hole in survey.holes if hole.record]:
+        reason = (
+            "messages with a wrong size, magic code, physical offset, queue id or queue offset get the "
+            "numbers that their queue entries show"
+        )
+        yield "commitlog", None, None, "restore", records[0].start, len(records), None, reason
     if survey.remains is not None and survey.remains.remains_of:
         count, names = survey.remains.remains_of.total(), survey.remains.remains_text
         reason = (

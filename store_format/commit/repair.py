@@ -47,6 +47,7 @@ from store_format.commit.log_comparison import (
 )
 from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
 from store_format.commit.rebuilt_index import IndexBuilder, move_index
+from store_format.commit.salvage import last_records
 from store_format.commit.steps import write_topics
 from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
@@ -273,7 +274,7 @@ class RecoverySurvey(LogComparison):
         """
         log, known = self.whole_in or self.log, read_given_up(self.source)
         self.is_torn = self.is_crashed and log.store_timestamp_at(self.end.offset) >= 0
-        ranges = [(each.start, each.stop) for each in self.holes]
+        ranges = [(each.start, each.stop) for each in self.filled]
         ranges += [(each.file.start + each.start, each.file.start + each.stop) for each in self.damage]
         unnamed = [(*key, *each) for key, queue in self.compared.items() for each in queue.unnamed]
         certain = None if self.is_crashed else certain_end(self.source, log, StoreState.CLEAN, self.known)
@@ -350,6 +351,14 @@ def find_end(
             if error is not None and (staged is None or end.offset < staged[0]):
                 raise error
             refuse_cut(root, log, end, staged=staged)
+            records = last_records(log, queues, end.offset)
+            if records and (staged is None or end.offset < staged[0]):
+                found = (
+                    f"{end.end.found}, in {len(records)} messages that a broker hands out all the same. "
+                    "Nothing was written. Keep them in a recovered copy (rmqlog recover STORE --into NEW "
+                    "--salvage --apply), or give them up: rmqlog recover STORE --cut-after-damage --apply"
+                )
+                raise CorruptStoreError(end.end.path, end.end.position, end.end.expected, found)
     except StoreError as refused:
         survey.refused = refused
     return survey
@@ -545,7 +554,7 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     lost = [
         each for each in gone if is_lost and (is_cut or not _is_whole(survey.whole_in or log, each.physical))
     ]
-    holes = [(hole.start, hole.stop) for hole in survey.holes]
+    holes = [(hole.start, hole.stop) for hole in survey.filled]
     fillers = tuple(holes) if root != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
     lost += [*pointing_to(survey.queues, holes), *gone_by_ledger(root, log, lambda: ends)]

@@ -6,6 +6,10 @@ queue nor the index gets an entry of them (DefaultMessageStore's dispatchers). D
 a missing file, become a BLANK. All other messages keep their physical and queue offsets, so that offsets of
 groups, half messages and timers stay right.
 
+A broker hands out a record by its queue entry, and compares neither size nor magic code nor physical offset.
+A damaged record that is whole apart from these three, and that claims the place of its entry, gets them right
+in the copy. A message whose queue entry contradicts its queue id or queue offset gets those of the entry.
+
 A file of a copy gets its full length, because a broker needs it. Zeros behind the bytes of a short file could
 complete its last message, whose properties no checksum covers. So what follows the last whole message of a
 short file becomes a BLANK, also without `salvage`.
@@ -13,8 +17,9 @@ short file becomes a BLANK, also without `salvage`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +28,19 @@ from store_format.arrays.ranges import merged_ranges
 from store_format.bookkeeping.ledger import FILLER_TOPIC, Ledger
 from store_format.bookkeeping.settings import ends_with_crc_property
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
+from store_format.commitlog.walk import Damage, UnitRun
 from store_format.commitlog.write import BLANK_SIZE_MIN, LogFiles
+from store_format.consumequeue.dispatch import find_entries
+from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.errors import StoreInUseError, UnsupportedFormatError
 from store_format.files.write import FileWrites
+from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.locate import locate
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
+from store_format.names import QueueKey
+from store_format.survey.gone import pointing_to
 from store_format.survey.log_end import DAMAGED_MAX, LogEnd, ReadableEnd
 from store_format.survey.right_entries import Contradictions
 
@@ -42,19 +53,27 @@ _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
 @dataclass(frozen=True, slots=True)
 class Hole:
     """Bytes [start, stop) of the log, in one file, that are no message of the log. `timestamp` (ms) is the
-    store time of the message before; a BLANK has none.
+    store time of the message before; a BLANK has none. `record` is the message that they become if an entry
+    shows it.
     """
 
     start: int
     stop: int
     timestamp: int
+    record: UnitRun | None = None
 
 
-def find_holes(log: CommitLog, end: int, readable: ReadableEnd, contradictions: Contradictions) -> list[Hole]:
+def find_holes(
+    log: CommitLog,
+    end: int,
+    readable: ReadableEnd,
+    contradictions: Contradictions,
+    queues: Iterable[QueueBounds],
+) -> list[Hole]:
     """The damage between the log's first message and its last readable one, `readable.offset`.
 
     Messages that are among the `contradictions` are damage. Behind `end`, where a broker ends the log,
-    messages that an earlier recovery has cut are holes, too.
+    messages that an earlier recovery has cut are holes, too. Entries of the `queues` show damaged records.
     """
     places: list[tuple[int, int]] = []
     for step in log.walk(log.min_offset, min(end, readable.offset), verify_crc=True, resync=True):
@@ -74,24 +93,89 @@ def find_holes(log: CommitLog, end: int, readable: ReadableEnd, contradictions: 
     merged = merged_ranges(
         (start, min(stop, readable.offset)) for start, stop in places if start < readable.offset
     )
+    merged += [(each.start, each.stop) for each in last_records(log, queues, readable.offset)]
+    records = _records(log, queues, merged, contradictions.own)
+    edges = {edge for each in records.values() for edge in (each.start, each.stop)}
     return [
-        Hole(low, high, _time_before(log, low))
+        records.get(low) or Hole(low, high, _time_before(log, low))
         for start, stop in merged
-        for low, high in _by_file(log, start, stop)
+        for first, behind in pairwise(sorted({start, stop, *(edge for edge in edges if start < edge < stop)}))
+        for low, high in _by_file(log, first, behind)
     ]
 
 
-def end_of_salvaged(log: CommitLog, end: LogEnd, readable: ReadableEnd) -> LogEnd:
+def last_records(log: CommitLog, queues: Iterable[QueueBounds], stop: int) -> list[Hole]:
+    """The damaged records behind the log's last message, which ends at `stop`, that entries show."""
+    records, found = _records(log, queues, [(stop, log.stop)], {}), list[Hole]()
+    while stop in records:
+        found.append(records[stop])
+        stop = found[-1].stop
+    return found
+
+
+def _records(
+    log: CommitLog,
+    queues: Iterable[QueueBounds],
+    ranges: Sequence[tuple[int, int]],
+    own: Mapping[int, tuple[QueueKey, int]],
+) -> dict[int, Hole]:
+    """The records in the ranges [start, stop) of the log that entries show, by their physical offsets. `own`
+    are the queues and queue offsets of contradicted ones.
+    """
+    records = dict[int, Hole]()
+    for queue in queues:
+        key, is_batch = (queue.topic, queue.queue_id), queue.kind == "batch"
+        whole = QueueRange(*key, queue.min_offset, queue.max_offset, queue, is_batch=is_batch)
+        for each in pointing_to([queue], ranges):
+            offsets, units = read_slice(whole.piece(each.first, each.stop))
+            columns = (offsets, units["physical_offset"], units["size"])
+            for offset, start, size in zip(*(column.tolist() for column in columns), strict=True):
+                is_own = own.get(start, (key, offset)) == (key, offset)
+                if is_own and any(low <= start < start + size <= high for low, high in ranges):
+                    found = _record(log, key, offset, (start, size), claims=start not in own)
+                    records |= {} if found is None else {start: found}
+    return records
+
+
+def _record(
+    log: CommitLog, key: QueueKey, offset: int, place: tuple[int, int], *, claims: bool
+) -> Hole | None:
+    """The record at `place` (physical offset, size); None if it is not whole. With `claims`, it has the right
+    queue id and queue offset.
+    """
+    start, size = place
+    file = log.file_at(start)
+    if file is None or not MESSAGE_SIZE_MIN <= size <= file.stop - start:
+        return None
+    data = np.frombuffer(log.read(start, size), np.uint8).copy()
+    head = data[: MESSAGE_HEADS[0].itemsize].view(MESSAGE_HEADS[0])
+    head["total_size"], head["physical_offset"] = size, start
+    if not claims:
+        head["queue_id"], head["queue_offset"] = key[1], offset
+    at = np.array([start - file.start])
+    run = UnitRun(file, at, np.array([size]), data, int(at[0]))
+    for magic in (int(head["magic"][0]), MAGIC_V1, MAGIC_V2):
+        head["magic"] = magic
+        found = find_entries(locate(log.refs_of(run), verify_crc=True)[0])
+        places = {(found.keys[each], at) for each, at in zip(found.key, found.offset, strict=True)}
+        if (key, offset) in places:
+            return Hole(start, start + size, 0, run)
+    return None
+
+
+def end_of_salvaged(log: CommitLog, end: LogEnd, readable: ReadableEnd, holes: Sequence[Hole]) -> LogEnd:
     """Where the log ends with its holes filled. `end` is where a broker ends it now."""
-    if readable.offset <= end.offset:
+    stop = max([readable.offset, *(hole.stop for hole in holes)])
+    if stop <= end.offset:
         return end
-    file = log.file_at(readable.offset - 1)
+    file = log.file_at(stop - 1)
     last = end.last_unit_offset
-    for run in log.runs(file.start, readable.offset) if file is not None else ():
+    for run in log.runs(file.start, stop) if file is not None else ():
         last = run.file.start + int(run.positions[-1])
-    walk = log.walk(readable.offset, verify_crc=True)
+    last = max([last, *(hole.start for hole in holes if hole.record)])
+    walk = log.walk(stop, verify_crc=True)
     if next(walk, None) is not None:
-        raise StoreInUseError(f"the commitlog grew behind {readable.offset} while it was read; repeat")
+        raise StoreInUseError(f"the commitlog grew behind {stop} while it was read; repeat")
     assert walk.end is not None  # the walk is exhausted
     return replace(end, offset=walk.end.offset, last_unit_offset=last, end=walk.end)
 
@@ -144,7 +228,7 @@ def check_holes(log: CommitLog, ledger: Ledger, holes: Iterable[Hole]) -> None:
     smallest = _filler(0, ends_with_crc_property(log, ledger)).offsets[-1]
     for hole in holes:
         is_end = hole.stop % log.file_size == 0
-        if hole.stop - hole.start < (BLANK_SIZE_MIN if is_end else smallest):
+        if not hole.record and hole.stop - hole.start < (BLANK_SIZE_MIN if is_end else smallest):
             raise UnsupportedFormatError(
                 f"physical offset {hole.start}: expected at least {smallest} damaged bytes, which a message "
                 f"can replace, found {hole.stop - hole.start}. Export the messages into a new store instead "
@@ -162,6 +246,9 @@ def fill_holes(
     log_files = LogFiles(log, [directory], log.file_size, files)
     has_crc = ends_with_crc_property(log, ledger)
     for hole in holes:
+        if hole.record:
+            log_files.write(hole.start, hole.record.buffer)
+            continue
         if hole.stop % log.file_size == 0:
             log_files.write_blank(hole.start)
             continue

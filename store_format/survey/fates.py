@@ -282,7 +282,7 @@ class FateDecision(NamedTuple):
     evidence: str
 
 
-_DELETED = FateDecision(Fate.DELETED, "the topic was deleted: topics.json does not have it")
+DELETED = FateDecision(Fate.DELETED, "the topic was deleted: topics.json does not have it")
 _AGAIN = FateDecision(Fate.DELETED, "the topic was deleted and created again after these messages")
 _WAITING = FateDecision(Fate.WAITING, "the running broker has not dispatched these messages yet")
 _SYSTEM = FateDecision(Fate.LOST, "a broker does not delete the topic")
@@ -316,7 +316,7 @@ def decide(
         elif _is_of_system(root, key[0]):
             found[key] = _SYSTEM
         elif seen[key].last < deleted(key[0]):
-            found[key] = _DELETED
+            found[key] = DELETED
         else:
             open_keys.append(key)
     if not open_keys:

@@ -379,15 +379,16 @@ def begun_again(
 
     The message at offset 0 was behind the last message that the log has, or is in one of the `holes`, which
     are damaged bytes [start, stop) of the log. An entry whose bits were flipped is no such beginning: it does
-    not lead to the log's end, and the next ones lead to earlier places.
+    not lead to the log's end, and the next ones lead to earlier places. Nor are entries of shifted files,
+    with sizes that no message has.
     """
     unit = last_unit(log)
     end = log.stop if unit is None else unit.stop
 
-    def is_lost(physical: int, last: int) -> bool:
+    def is_lost(physical: int, last: int, size: int) -> bool:
         if any(start <= physical < stop for start, stop in holes):
             return True
-        return physical == end or end < physical < last
+        return physical == end or (end < physical < last and size <= log.file_size)
 
     return {
         (queue.topic, queue.queue_id): queue.first_physical_offset
@@ -395,7 +396,7 @@ def begun_again(
         if queue.kind == "simple"
         and queue.min_offset == 0
         and (
-            is_lost(queue.first_physical_offset, queue.last_physical_offset)
+            is_lost(queue.first_physical_offset, queue.last_physical_offset, queue.last_size)
             or (is_copied and _begins_with_own(log, queue))
         )
     }

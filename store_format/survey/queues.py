@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
+from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.dispatch import NO_FILING, Dispatch, Filing, pack_entries
 from store_format.consumequeue.files import QueueKind, can_be_queue, queue_directory
 from store_format.consumequeue.units import (
@@ -677,13 +677,14 @@ def scan_log(
             yield part
 
 
-def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
-    """The entries of the messages that begin in [start, stop)."""
+def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int, record: UnitRun | None = None) -> LogPart:
+    """The entries of the messages that begin in [start, stop); there is only the `record` if it is given."""
     dispatch = Dispatch({}, {}, scan.batch_topics, scan.delay_levels_ms)
     first, end, units = -1, -1, 0
     indexed: list[IndexBatch] = []
     damage = []
-    for run in log.walk(start, stop, resync=True) if start < stop else ():
+    steps = log.walk(start, stop, resync=True) if start < stop and record is None else ()
+    for run in steps if record is None else (record,):
         if isinstance(run, Damage):
             damage.append(run)
             continue
@@ -693,7 +694,7 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
         if scan.index:
             indexed.append(index_batch(log.refs_of(run), tag_keys=scan.tag_keys))
     closed = 0
-    if scan.check_bodies and start < stop:
+    if scan.check_bodies and start < stop and record is None:
         from store_format.message.decode import unopened  # it imports pyarrow.compute
 
         walk, damage = log.walk(start, stop, verify_crc=True, resync=True), []

@@ -22,15 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units, merged_ranges
+from store_format.bookkeeping.journal import abort_mark
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
-from store_format.consumequeue.files import DISORDER, list_queues
+from store_format.consumequeue.files import DISORDER, can_be_queue, list_queues, queue_directory
 from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
 from store_format.consumequeue.units import queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.read import StoreFile
+from store_format.files.read import StoreFile, list_store_files
 from store_format.files.view import FileView
 from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
@@ -424,10 +425,12 @@ class Contradictions:
 
     Compares messages of topics without consume queues with the entries of topics of similar names, and
     messages whose queue offset does not follow that of the message before with entries beside their place.
+    `own` are the queues and queue offsets of those that `of_queue` has found, by their physical offsets.
     """
 
     root: str
     log: CommitLog
+    own: dict[int, tuple[QueueKey, int]] = field(default_factory=dict)
     _topics: set[str] | None = None
     _similar: dict[str, list[str]] = field(default_factory=dict)
     _behind: dict[QueueKey, int] = field(default_factory=dict)  # the offset behind the last message
@@ -473,9 +476,11 @@ class Contradictions:
             if file is None or not self._left or self._entry(key, offset) == place:
                 continue
             self._left -= 1
+            if self._entry(key, offset) is None:  # a queue file that is shifted by an entry
+                beside.discard((key, offset + 1))
             own = next((each for each in beside if self._entry(*each) == place and self._fits(*each)), None)
-            if own is not None:
-                (topic, queue_id), at = own
+            if own is not None and not self._is_built(key):
+                (topic, queue_id), at = self.own[place] = own
                 expected = f"a message of {topic}-{queue_id} offset {at}, whose entry points to it"
                 found = f"one of {topic}-{key[1]} offset {offset}"
                 bad[place] = CorruptStoreError(file.path, place - file.start, expected, found)
@@ -502,6 +507,11 @@ class Contradictions:
                     bad[physical] = CorruptStoreError(file.path, physical - file.start, expected, found)
         return bad
 
+    def _is_built(self, key: QueueKey) -> bool:
+        """Whether a broker that starts after a crash makes the queue, of the messages that claim it."""
+        is_crashed = can_be_queue(*key) and abort_mark(self.root) == ""
+        return is_crashed and not list_store_files(queue_directory(self.root, *key), irregular=lambda _: None)
+
     def _entry(self, key: QueueKey, offset: int) -> int | None:
         return entry_at(self.root, key, offset) if offset >= 0 else None
 
@@ -510,11 +520,10 @@ class Contradictions:
         Those of expired messages alone show nothing.
         """
         beside = {at: self._entry(key, at) for at in (offset - 1, offset + 1)}
-        for at, place in beside.items():
-            message = None if place is None else place_of_message(self.log, place)
-            if message is not None and (message.key, message.offset) != (key, at):
-                return False
-        return not 0 <= max(-1 if each is None else each for each in beside.values()) < self.log.min_offset
+        places = {at: place for at, place in beside.items() if place is not None}
+        messages = {at: place_of_message(self.log, place) for at, place in places.items()}
+        found = [(at, message) for at, message in messages.items() if message is not None]
+        return all((each.key, each.offset) == (key, at) for at, each in found) and bool(found or not places)
 
     def similar_to(self, topic: str) -> list[str]:
         """The topics with queues whose names differ little from that of a topic without queues."""

@@ -121,7 +121,7 @@ def recover_(
 def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
     """What the table of a recovery comes to, in one sentence."""
     messages = sum(row["entries"] or 0 for row in rows if row["action"] == "end")
-    damaged = sum(row["entries"] for row in rows if row["action"] in ("keep", "salvage"))
+    damaged = sum(row["entries"] for row in rows if row["action"] in ("keep", "salvage", "restore"))
     closed = sum(row["entries"] for row in rows if (row["part"], row["action"]) == ("commitlog", "left"))
     whole = _counted(messages - closed, "whole message")
     if closed:

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from glob import glob
 from itertools import islice, pairwise, zip_longest
@@ -23,6 +23,7 @@ from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from store_format import MessageStore
+from store_format.bookkeeping.ledger import FILLER_TOPIC
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import CommitResult, commit
 from store_format.commit.options import CommitOptions
@@ -467,6 +468,8 @@ def _after(what: str, root: Path, truth: Truth, report: str = "") -> list[Answer
     lacks an entry. `report` is the table of the recovery, which says where messages were given up.
     """
     after = truth.copy()
+    if " restore " in report:
+        restore(root, after)
     if " salvage " in report:
         after.give_up()
     look(root, after, is_cut=" cut " in report)
@@ -475,6 +478,19 @@ def _after(what: str, root: Path, truth: Truth, report: str = "") -> list[Answer
         replace(answer, asker=f"{answer.asker} after {what}")
         for answer in (batch_read(root, after), verify(root, after))
     ]
+
+
+def restore(root: Path, truth: Truth) -> None:
+    """Notes the damaged messages that are whole in a salvaged copy: their entries showed the right numbers."""
+    for each in truth.of(Fate.DAMAGED):
+        files = [path for path in (root / "commitlog").iterdir() if int(path.name) <= each.physical_offset]
+        path = max(files)
+        with suppress(oracle.OracleError):
+            at = each.physical_offset - int(path.name)
+            found = oracle.decode_message(path.read_bytes(), at, int(path.name))
+            is_own = (found.topic, found.queue_id, found.queue_offset) == each.place
+            if is_own or not (each.is_plain or found.topic == FILLER_TOPIC):
+                truth.fates[each] = Fate.KEPT
 
 
 @contextmanager

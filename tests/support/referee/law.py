@@ -330,7 +330,9 @@ def changed(case: Case, copy: Path, leg: str, conf: Path) -> tuple[str, str]:
     run = rmqlog(copy, *words)
     if run.code == USAGE and leg in ("recover", "salvage"):  # it asks for what the store does not show
         run = rmqlog(copy, *words, "--broker-conf", conf)
-    return run.out + run.err, "" if run.code in (0, 1, 3) else run.err.strip()[-300:]
+    # damage may be the reason that no copy was made
+    is_done = run.code in (0, 1, 3) and copy.exists()
+    return run.out + run.err, "" if is_done else run.err.strip()[-300:]
 
 
 def tree(root: Path) -> dict[str, bytes]:

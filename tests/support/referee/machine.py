@@ -506,6 +506,7 @@ class Machine:
         self.expect([f"recover --salvage ends with {run.code}: {run.err}"] if run.code else [])
         shutil.rmtree(world.root)
         world.root = new
+        askers.restore(new, world.truth)
         world.truth.give_up()
         self.follow_anew()
         self.ask(asked)
