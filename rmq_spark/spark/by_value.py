@@ -1,7 +1,8 @@
 """A form of the data source that carries the source text of `rmq_spark` and `store_format` with every query.
 
-It serves clusters whose workers have numpy and pyarrow, but not this project. About 200 kB of compressed text
-travel with the pickled data source, and a worker imports the packages from that text.
+It serves clusters whose workers have numpy and pyarrow, but not this project. About 420 kB of compressed text
+travel with the pickled data source, and a worker imports the packages from that text. It has the modules that
+the data source can import, without their docstrings and comments.
 
 Two shorter ways do not work:
 
@@ -16,11 +17,13 @@ Two shorter ways do not work:
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
+import lzma
 import pkgutil
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PACKAGES = ("rmq_spark", "store_format")
+_SOURCE = "rmq_spark.spark.data_source"
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def carried_data_source(name: str) -> type[DataSource]:
@@ -44,7 +49,7 @@ def carried_data_source(name: str) -> type[DataSource]:
     travels is local to this function and its two helpers, and imports what it uses inside: the globals of
     this module do not exist on the worker. Workers send the readers on to tasks in the same way.
     """
-    install = _make_install(zlib.compress(json.dumps(_sources()).encode()))
+    install = _make_install(packed_sources())
     carried = _make_carried(install)
 
     class CarriedDataSource(DataSource):
@@ -91,7 +96,7 @@ def _make_install(packed: bytes) -> Callable[[], None]:
         if any(type(finder).__name__ == "CarriedSources" for finder in sys.meta_path):
             return
         # module name -> [source text, whether the module is a package]
-        sources: dict[str, list[Any]] = json.loads(zlib.decompress(packed))
+        sources: dict[str, list[Any]] = json.loads(lzma.decompress(packed))
 
         class CarriedSources(MetaPathFinder, InspectLoader):
             def find_spec(
@@ -137,6 +142,36 @@ def _make_carried(install: Callable[[], None]) -> Callable[[Any], Any]:
         return original
 
     return carried
+
+
+@cache
+def packed_sources() -> bytes:
+    """What `_make_install` takes: the modules that the data source can import, compressed."""
+    sources, needed, found = _sources(), [_SOURCE], {}
+    while needed:
+        name = needed.pop()
+        if name in sources and name not in found:
+            text, is_package = sources[name]
+            tree = ast.parse(text)
+            needed += [name.rpartition(".")[0], *_imports(tree)]
+            found[name] = _without_docstrings(tree), is_package
+    return lzma.compress(json.dumps(dict(sorted(found.items()))).encode())
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """What may be modules: the names that a module imports, also within its functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (str(node.module), *(f"{node.module}.{each.name}" for each in node.names))
+
+
+def _without_docstrings(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body[:1] = [] if len(node.body) > 1 else [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def _sources() -> dict[str, tuple[str, bool]]:

@@ -481,7 +481,7 @@ def _after(what: str, root: Path, truth: Truth, report: str = "") -> list[Answer
 
 
 def restore(root: Path, truth: Truth) -> None:
-    """Notes the damaged messages that are whole in a salvaged copy: their entries showed the right numbers."""
+    """Notes damaged messages that are whole in a salvaged copy: their entries showed the right numbers."""
     for each in truth.of(Fate.DAMAGED):
         files = [path for path in (root / "commitlog").iterdir() if int(path.name) <= each.physical_offset]
         path = max(files)
