@@ -387,13 +387,15 @@ def _begin(queue: LogQueue | None) -> int:
 def _is_left_over(key: QueueKey, queues: Mapping[QueueKey, LogQueue], begins: Mapping[QueueKey, int]) -> bool:
     """Whether the queue's messages are older than its topic, which was deleted and created again.
 
-    The offsets of one of the topic's `queues` go back. That is no new start of the topic, but of a queue that
-    had lost its files or its last entries, if another queue of the topic continues across that place, or has
-    files (`begins`) with older messages: deleting a topic removes the files of all its queues.
+    The offsets of one of the topic's `queues` begin again. That is no new start of the topic, but of a queue
+    that had lost its files or its last entries, if another queue of the topic continues across that place, or
+    has files (`begins`) with older messages: deleting a topic removes the files of all its queues.
     """
     for other, queue in queues.items():
         last_old, again = queue.last_old, queue.epochs[-1][0]
-        if len(queue.epochs) == 1:  # only its files show where it began again, if a part of the log was read
+        if len(queue.epochs) == 1 or (
+            again != begins.get(other) and not any(low < 0 for low, *_ in queue.claims.left[:1])
+        ):  # only its files can show where it began again
             again = begins.get(other, -1)
             last_old = queue.last if queue.last < again else queue.epochs[0][0]
         goes_on = any(begin <= last_old for begin in begins.values()) or any(

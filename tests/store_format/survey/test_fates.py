@@ -25,6 +25,7 @@ from store_format.read.store import Store
 from store_format.survey.fates import Fate, Unfiled, decide, deleted_until
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
+from tests.support.referee.made import BrokerStore
 from tests.support.referee.world import commit_killed
 from tests.support.staged import append, deleted_topic, make_store, numbered
 
@@ -197,6 +198,14 @@ def test_offsets_that_begin_again_show_a_new_topic(two: Path) -> None:
     deleted_topic(two, "T")
     append(two, numbered("T", 16, 1), options=CommitOptions(new_topics={"T": 4}))
     assert _fates(two, ("T", 1), ("T", 2)) == [Fate.DELETED] * 2
+
+
+def test_a_second_message_with_one_offset_shows_no_new_topic(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    for topic, queue_id, offset in (("B", 0, 0), ("A", 1, 0), ("A", 0, 0), ("A", 0, 1), ("A", 0, 1)):
+        store.put(topic, queue_id, offset=offset)
+    shutil.rmtree(store.write() / "consumequeue/A")
+    assert _fates(tmp_path, ("A", 0), ("A", 1)) == [Fate.UNKNOWN] * 2
 
 
 def test_an_earlier_message_of_another_queue_shows_that_the_topic_was_there(two: Path) -> None:
