@@ -361,8 +361,9 @@ class QueueCheck:
         has_light = has_light_queues(self._root)
         for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
             queue = absent[key]
-            is_dispatched = self._state is StoreState.CRASHED and not queue.seen.claims.left
-            is_dispatched &= not queue.seen.gaps  # a broker files one entry behind the other
+            is_dispatched = self._state is StoreState.CRASHED and not (
+                queue.seen.claims.left or queue.seen.gaps  # a broker files one entry behind the other
+            )
             if fate is not Fate.DELETED and is_dispatched and 0 < queue.places.entries == queue.by_broker:
                 fate = Fate.WAITING
             count = queue.places.entries + queue.places.misplaced

@@ -31,7 +31,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, Filing, MissingEntries, find_entries
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import blocks, paths
@@ -113,7 +113,9 @@ def recovered_queues(
     )
     damaged = damaged | gaps
     kept = {key: queue for key, queue in queues.items() if key not in damaged}
-    others = [key for key, queue in kept.items() if _has_other_entries(queue, before.get(key), log)]
+    others = [
+        key for key, queue in kept.items() if _has_other_entries(queue, before.get(key), readable.offset)
+    ]
     _warn_once(root, log, _OTHERS, others)
     misfiled = [
         key
@@ -190,13 +192,20 @@ def _warn_once(root: str, log: CommitLog, text: str, keys: Sequence[QueueKey]) -
         _log.warning(text, root, len(keys), names)
 
 
-def _has_other_entries(queue: QueueRange, before: QueueRange | None, log: CommitLog) -> bool:
-    """Whether a broker that starts keeps entries that the queue had `before`."""
-    there = None if before is None else before.bounds
-    if there is not None and queue.extra and not queue.is_batch:
-        key = (queue.topic, queue.queue_id)
-        there = queue_bounds(there.kind, there.directory, *key, log.min_offset, scan=True)
-    return there is not None and there.max_offset > min(queue.max_offset, queue.extra_start)
+def _has_other_entries(queue: QueueRange, before: QueueRange | None, end: int) -> bool:
+    """Whether a broker that starts may keep entries that the queue had `before`, also behind one of zeros
+    (ConsumeQueue.truncateDirtyLogicFiles). The log ends at `end`.
+    """
+    there, start = None if before is None else before.bounds, min(queue.max_offset, queue.extra_start)
+    if there is None or queue.is_batch or not queue.extra:
+        return there is not None and there.max_offset > start
+    made = np.frombuffer(queue.extra, CQ_UNIT)["physical_offset"]
+    stop = min(start + len(made) + _UNSETTLED_MAX, (there.last_file + there.file_size) // CQ_UNIT.itemsize)
+    with there.open(CQ_UNIT) as files:
+        units = files.read(start, stop)
+    is_other = message_mask(units) & (units["physical_offset"] < end)
+    is_other[: len(made)] &= units["physical_offset"][: len(made)] != made[: len(units)]
+    return bool(is_other.any())
 
 
 def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MissingEntries, start: int) -> bool:

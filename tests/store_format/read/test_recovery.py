@@ -392,3 +392,15 @@ def test_a_second_message_with_offset_0_that_a_broker_files_is_named(
     assert found["queueOffset"].to_pylist() == [0, 1]
     (warning,) = caplog.messages
     assert "does not file all messages of 1 consume queues at their queue offsets: A-0" in warning
+
+
+def test_entries_behind_one_of_zeros_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker counts the first entry of the last file, whatever it is, and those behind it."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    store.put("B")
+    store.entries["A", 0].insert(0, bytes(20))
+    found = MessageStore.open(str(store.write(crashed=True))).queue("A", 0).to_table()
+    assert found["queueOffset"].to_pylist() == [0]
+    (warning,) = caplog.messages
+    assert "1 consume queues have entries of other messages" in warning
