@@ -541,7 +541,7 @@ class Dispatch:
             queue = self._names[int(rows["queue"][first])]
             mine = rows[first:stop]
             has_pairs = (np.diff(mine["offset"]) <= 0).any()
-            has_two_first = np.count_nonzero(mine["offset"] == 0) > 1
+            has_two_first = bool(np.count_nonzero(mine["offset"] == 0) > 1)
             mine = counted(mine, self._filing().claims(queue) if has_pairs else None)
             units = pack_entries(mine, batch=queue[0] in self._batch_topics)
             found[queue] = MissingEntries(mine["offset"].copy(), units, has_two_first)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
-    StoreError,
     StorePermissionError,
     TruncatedRecordError,
 )
@@ -263,7 +262,7 @@ def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun 
 
 def cut_files(
     files: Mapping[QueueKey, tuple[str, int]], others: Iterable[int] = ()
-) -> dict[QueueKey, StoreError]:
+) -> dict[QueueKey, CorruptStoreError]:
     """The queues whose files are shorter than those of other queues: all have mappedFileSizeConsumeQueue.
 
     A file that was cut at a multiple of a unit looks whole if it is alone. `files` are the first file of each

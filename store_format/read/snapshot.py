@@ -177,9 +177,9 @@ def _astray(log: CommitLog, queues: Iterable[QueueRange], end: WrittenEnd | None
     return {
         key
         for queue in queues
+        for key in [(queue.topic, queue.queue_id)]
         if queue.bounds is not None
         and (place := queue.bounds.last_physical_offset) >= written
-        and (key := (queue.topic, queue.queue_id))
         and (place >= stop or is_flipped(log, key, queue.max_offset - 1, place, log.min_offset, written))
     }
 
