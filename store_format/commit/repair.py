@@ -47,7 +47,6 @@ from store_format.commit.log_comparison import (
 )
 from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
 from store_format.commit.rebuilt_index import IndexBuilder, move_index
-from store_format.commit.salvage import last_records
 from store_format.commit.steps import write_topics
 from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
@@ -78,6 +77,7 @@ from store_format.survey.gone import (
     begun_again,
     filing_behind,
     gone_by_ledger,
+    last_records,
     lost_last_files,
     pointing_to,
     queues_in_log,

@@ -17,7 +17,7 @@ short file becomes a BLANK, also without `salvage`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -30,17 +30,13 @@ from store_format.bookkeeping.settings import ends_with_crc_property
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.commitlog.write import BLANK_SIZE_MIN, LogFiles
-from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.errors import StoreInUseError, UnsupportedFormatError
 from store_format.files.write import FileWrites
-from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.locate import locate
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
-from store_format.names import QueueKey
-from store_format.survey.gone import pointing_to
+from store_format.survey.gone import last_records, shown_records
 from store_format.survey.log_end import DAMAGED_MAX, LogEnd, ReadableEnd
 from store_format.survey.right_entries import Contradictions
 
@@ -93,74 +89,16 @@ def find_holes(
     merged = merged_ranges(
         (start, min(stop, readable.offset)) for start, stop in places if start < readable.offset
     )
-    merged += [(each.start, each.stop) for each in last_records(log, queues, readable.offset)]
-    records = _records(log, queues, merged, contradictions.own)
-    edges = {edge for each in records.values() for edge in (each.start, each.stop)}
+    last = last_records(log, queues, readable.offset)
+    records = last | shown_records(log, queues, merged, contradictions.own)
+    merged += [(start, start + int(run.sizes[0])) for start, run in last.items()]
+    edges = {edge for start, run in records.items() for edge in (start, start + int(run.sizes[0]))}
     return [
-        records.get(low) or Hole(low, high, _time_before(log, low))
+        Hole(low, high, _time_before(log, low), records.get(low))
         for start, stop in merged
         for first, behind in pairwise(sorted({start, stop, *(edge for edge in edges if start < edge < stop)}))
         for low, high in _by_file(log, first, behind)
     ]
-
-
-def last_records(log: CommitLog, queues: Iterable[QueueBounds], stop: int) -> list[Hole]:
-    """The damaged records behind the log's last message, which ends at `stop`, that entries show."""
-    records, found = _records(log, queues, [(stop, log.stop)], {}), list[Hole]()
-    while stop in records:
-        found.append(records[stop])
-        stop = found[-1].stop
-    return found
-
-
-def _records(
-    log: CommitLog,
-    queues: Iterable[QueueBounds],
-    ranges: Sequence[tuple[int, int]],
-    own: Mapping[int, tuple[QueueKey, int]],
-) -> dict[int, Hole]:
-    """The records in the ranges [start, stop) of the log that entries show, by their physical offsets. `own`
-    are the queues and queue offsets of contradicted ones.
-    """
-    records = dict[int, Hole]()
-    for queue in queues:
-        key, is_batch = (queue.topic, queue.queue_id), queue.kind == "batch"
-        whole = QueueRange(*key, queue.min_offset, queue.max_offset, queue, is_batch=is_batch)
-        for each in pointing_to([queue], ranges):
-            offsets, units = read_slice(whole.piece(each.first, each.stop))
-            columns = (offsets, units["physical_offset"], units["size"])
-            for offset, start, size in zip(*(column.tolist() for column in columns), strict=True):
-                is_own = own.get(start, (key, offset)) == (key, offset)
-                if is_own and any(low <= start < start + size <= high for low, high in ranges):
-                    found = _record(log, key, offset, (start, size), claims=start not in own)
-                    records |= {} if found is None else {start: found}
-    return records
-
-
-def _record(
-    log: CommitLog, key: QueueKey, offset: int, place: tuple[int, int], *, claims: bool
-) -> Hole | None:
-    """The record at `place` (physical offset, size); None if it is not whole. With `claims`, it has the right
-    queue id and queue offset.
-    """
-    start, size = place
-    file = log.file_at(start)
-    if file is None or not MESSAGE_SIZE_MIN <= size <= file.stop - start:
-        return None
-    data = np.frombuffer(log.read(start, size), np.uint8).copy()
-    head = data[: MESSAGE_HEADS[0].itemsize].view(MESSAGE_HEADS[0])
-    head["total_size"], head["physical_offset"] = size, start
-    if not claims:
-        head["queue_id"], head["queue_offset"] = key[1], offset
-    at = np.array([start - file.start])
-    run = UnitRun(file, at, np.array([size]), data, int(at[0]))
-    for magic in (int(head["magic"][0]), MAGIC_V1, MAGIC_V2):
-        head["magic"] = magic
-        found = find_entries(locate(log.refs_of(run), verify_crc=True)[0])
-        places = {(found.keys[each], at) for each, at in zip(found.key, found.offset, strict=True)}
-        if (key, offset) in places:
-            return Hole(start, start + size, 0, run)
-    return None
 
 
 def end_of_salvaged(log: CommitLog, end: LogEnd, readable: ReadableEnd, holes: Sequence[Hole]) -> LogEnd:

@@ -18,16 +18,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
 from store_format.bookkeeping.journal import StoreState, abort_mark, read_journal
 from store_format.bookkeeping.ledger import given_up_ranges, read_given_up, read_ledger
 from store_format.commitlog.log import CommitLog, first_byte, written_stop
-from store_format.commitlog.walk import EndKind
+from store_format.commitlog.walk import EndKind, UnitRun
 from store_format.consumequeue.dispatch import Filing
 from store_format.consumequeue.files import QueueBounds, has_rocksdb_queues, list_queues
-from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
@@ -38,7 +39,7 @@ from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import known_ledger
 from store_format.survey.log_end import LogEnd, certain_end, end_after_crash, last_unit, last_unit_in
-from store_format.survey.right_entries import entries_of, place_of_message
+from store_format.survey.right_entries import entries_of, place_of_message, shown_record
 
 _log = logging.getLogger(__name__)
 
@@ -192,6 +193,38 @@ def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
             return []
         physical = int(files.read(low, low + 1)["physical_offset"][0])
         return [Gone(queue.topic, queue.queue_id, offset_at(low), offset_at(high), physical)]
+
+
+def last_records(log: CommitLog, queues: Iterable[QueueBounds], stop: int) -> dict[int, UnitRun]:
+    """The damaged records behind the log's last message, which ends at `stop`, that entries show."""
+    shown_there, found = shown_records(log, queues, [(stop, log.stop)]), dict[int, UnitRun]()
+    while stop in shown_there:
+        found[stop] = shown_there[stop]
+        stop += int(found[stop].sizes[0])
+    return found
+
+
+def shown_records(
+    log: CommitLog,
+    queues: Iterable[QueueBounds],
+    ranges: Sequence[tuple[int, int]],
+    own: Mapping[int, tuple[QueueKey, int]] = MappingProxyType({}),
+) -> dict[int, UnitRun]:
+    """The damaged records in the ranges [start, stop) of the log that entries show (`shown_record`), by their
+    physical offsets. `own` are the queues and queue offsets of contradicted ones.
+    """
+    records = dict[int, UnitRun | None]()
+    for queue in queues:
+        key, is_batch = (queue.topic, queue.queue_id), queue.kind == "batch"
+        whole = QueueRange(*key, queue.min_offset, queue.max_offset, queue, is_batch=is_batch)
+        for each in pointing_to([queue], ranges):
+            offsets, units = read_slice(whole.piece(each.first, each.stop))
+            columns = (offsets, units["physical_offset"], units["size"])
+            for offset, start, size in zip(*(column.tolist() for column in columns), strict=True):
+                is_inside = any(low <= start < start + size <= high for low, high in ranges)
+                if is_inside and own.get(start, (key, offset)) == (key, offset) and not records.get(start):
+                    records[start] = shown_record(log, key, offset, (start, size), claims=start not in own)
+    return {start: record for start, record in records.items() if record is not None}
 
 
 def gone_by_ledger(root: str, log: CommitLog, ends: Callable[[], Mapping[QueueKey, int]]) -> list[Gone]:

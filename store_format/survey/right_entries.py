@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import gather_units, merged_ranges
 from store_format.bookkeeping.journal import abort_mark
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
+from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
 from store_format.consumequeue.files import DISORDER, can_be_queue, list_queues, queue_directory
 from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
@@ -96,6 +96,31 @@ def place_of_message(
         )
     except (StoreError, OSError):
         return None
+
+
+def shown_record(
+    log: CommitLog, key: QueueKey, offset: int, place: tuple[int, int], *, claims: bool
+) -> UnitRun | None:
+    """The record at `place` (physical offset, size), to which an entry leads, with its right size, magic code
+    and physical offset; None if it is not whole then. With `claims`, it has to claim the queue offset, else
+    it gets this claim, too.
+    """
+    start, size = place
+    file = log.file_at(start)
+    if file is None or not MESSAGE_SIZE_MIN <= size <= file.stop - start:
+        return None
+    data = np.frombuffer(log.read(start, size), np.uint8).copy()
+    head = data[: MESSAGE_HEADS[0].itemsize].view(MESSAGE_HEADS[0])
+    head["total_size"], head["physical_offset"] = size, start
+    if not claims:
+        head["queue_id"], head["queue_offset"] = key[1], offset
+    run = UnitRun(file, np.array([start - file.start]), np.array([size]), data, start - file.start)
+    for magic in (int(head["magic"][0]), MAGIC_V1, MAGIC_V2):
+        head["magic"] = magic
+        found = find_entries(locate(log.refs_of(run), verify_crc=True)[0])
+        if any((found.keys[k], at) == (key, offset) for k, at in zip(found.key, found.offset, strict=True)):
+            return run
+    return None
 
 
 def is_own(
