@@ -151,10 +151,9 @@ def packed_sources() -> bytes:
     while needed:
         name = needed.pop()
         if name in sources and name not in found:
-            text, is_package = sources[name]
-            tree = ast.parse(text)
+            tree = ast.parse(sources[name][0])
             needed += [name.rpartition(".")[0], *_imports(tree)]
-            found[name] = _without_docstrings(tree), is_package
+            found[name] = _without_docstrings(tree), sources[name][1]
     return lzma.compress(json.dumps(dict(sorted(found.items()))).encode())
 
 
