@@ -36,8 +36,8 @@ def given_store(root: str = "") -> str:
     for a shell: for the next command to type.
     """
     given = click.get_current_context().params
-    logs = (word for path in given.get("commit_log", ()) for word in ("--commitlog", path))
-    return " ".join(shlex.quote(shown(str(word))) for word in (root or given.get("store", "STORE"), *logs))
+    logs = "".join(f" --commitlog {shlex.quote(shown(log))}" for log in given.get("commit_log", ()))
+    return shlex.quote(shown(root or str(given.get("store", "STORE")))) + logs
 
 
 def given_command(*more: str) -> str:

@@ -160,10 +160,9 @@ def packed_sources() -> bytes:
 def _imports(tree: ast.Module) -> Iterator[str]:
     """What may be modules: the names that a module imports, also within its functions."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (str(node.module), *(f"{node.module}.{each.name}" for each in node.names))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", "")
+            yield from (module, *(f"{module}.{each.name}".lstrip(".") for each in node.names))
 
 
 def _without_docstrings(tree: ast.Module) -> str:

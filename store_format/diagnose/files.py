@@ -128,8 +128,9 @@ def usable_log(
         else:
             unplaced += file.size
     if len(files) == 1 and size % 1024:  # so are the lengths that people choose
-        expected = "a length of mappedFileSizeCommitLog (1073741824 by default)"
-        findings.add("warning", files[0].path, size, expected, f"{size} bytes", ODD_SIZE_ADVICE)
+        findings.add(
+            "warning", files[0].path, size, "mappedFileSizeCommitLog bytes", f"{size} bytes", ODD_SIZE_ADVICE
+        )
     named = [
         int(entry.name)
         for directory in directories

@@ -318,10 +318,9 @@ class QueueCheck:
         """Counts messages that are in no queue, and offsets without a message, unless those are lost."""
         given_up = self._given_up()
         for key, queue in self.comparison.queues.items():
-            claims, places = queue.seen.claims, queue.places
-            # with the whole log, a broker begins the queue at its first file
-            is_whole = not self._log.min_offset and queue.is_comparable and not queue.stored.is_batch
-            before = [(queue.stored.first, places.first)] if is_whole else []
+            claims, before = queue.seen.claims, list[tuple[int, int]]()
+            if not self._log.min_offset and queue.is_comparable and not queue.stored.is_batch:
+                before = [(queue.stored.first, queue.places.first)]  # a broker begins at the first file
             self.repeated += 0 if is_light_queue(key[0]) else claims.repeated
             self.not_light += claims.repeated if is_light_queue(key[0]) else 0
             self.unclaimed += sum(

@@ -40,6 +40,7 @@ from store_format.consumequeue.units import (
     lost_mask,
     message_mask,
     pre_blank_mask,
+    queue_bounds,
     valid_batch_units,
     valid_units,
 )
@@ -51,7 +52,12 @@ from store_format.index.updates import IndexBatch, index_batch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import LogQueue
-from store_format.survey.right_entries import Contradictions, is_flipped, leads_to_own
+from store_format.survey.right_entries import (
+    Contradictions,
+    is_flipped,
+    leads_to_own,
+    place_of_message,
+)
 
 PART_SIZE = 64 << 20  # bytes of the log
 _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
@@ -388,16 +394,23 @@ class ComparedQueue:
 
     def count_second(self, rows: _Units) -> int:
         """How many of these messages, the first ones of the queue in the log, claim places of expired ones:
-        the entries of these places lead before the log, in its order.
+        the entries of these places lead before the log, in its order. None if the last entry is of another
+        queue's message.
         """
         if self.stored.is_batch or not self.is_comparable or self.log is None or not self.log.min_offset:
             return 0
         span = self.log.min_offset, self.log.stop
+        bounds = queue_bounds("simple", self.stored.directory, *self.key, span[0])
+        last = None if bounds is None else place_of_message(self.log, bounds.last_physical_offset)
         for number, offset in enumerate(rows["offset"].tolist()):
             units = self.stored.read(max(offset - 1, 0), offset + 1)
             physical = units["physical_offset"].tolist()
-            is_expired = message_mask(units).all() and physical[0] <= physical[-1] < self.log.min_offset
-            if not is_expired or is_flipped(self.log, self.key, offset, physical[-1], *span):
+            is_expired = message_mask(units).all() and physical[0] <= physical[-1] < span[0]
+            if (
+                (last is not None and last.key != self.key)
+                or not is_expired
+                or is_flipped(self.log, self.key, offset, physical[-1], *span)
+            ):
                 return number
         return len(rows)
 
