@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import takewhile
 from threading import local
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -52,12 +53,7 @@ from store_format.index.updates import IndexBatch, index_batch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import LogQueue
-from store_format.survey.right_entries import (
-    Contradictions,
-    is_flipped,
-    leads_to_own,
-    place_of_message,
-)
+from store_format.survey.right_entries import Contradictions, is_flipped, leads_to_own, place_of_message
 
 PART_SIZE = 64 << 20  # bytes of the log
 _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
@@ -394,25 +390,26 @@ class ComparedQueue:
 
     def count_second(self, rows: _Units) -> int:
         """How many of these messages, the first ones of the queue in the log, claim places of expired ones:
-        the entries of these places lead before the log, in its order. None if the last entry is of another
-        queue's message.
+        the entries of these places lead before the log, in its order. 0 if the queue's last entry leads to a
+        message of another queue: then the files may be those of that queue.
         """
-        if self.stored.is_batch or not self.is_comparable or self.log is None or not self.log.min_offset:
+        log = self.log
+        if log is None or not log.min_offset or not self.is_comparable or self.stored.is_batch:
             return 0
-        span = self.log.min_offset, self.log.stop
-        bounds = queue_bounds("simple", self.stored.directory, *self.key, span[0])
-        last = None if bounds is None else place_of_message(self.log, bounds.last_physical_offset)
-        for number, offset in enumerate(rows["offset"].tolist()):
+
+        def is_second(offset: int) -> bool:
             units = self.stored.read(max(offset - 1, 0), offset + 1)
             physical = units["physical_offset"].tolist()
-            is_expired = message_mask(units).all() and physical[0] <= physical[-1] < span[0]
-            if (
-                (last is not None and last.key != self.key)
-                or not is_expired
-                or is_flipped(self.log, self.key, offset, physical[-1], *span)
-            ):
-                return number
-        return len(rows)
+            return (
+                bool(message_mask(units).all())
+                and physical[0] <= physical[-1] < log.min_offset
+                and not is_flipped(log, self.key, offset, physical[-1], log.min_offset, log.stop)
+            )
+
+        count = len([*takewhile(is_second, rows["offset"].tolist())])
+        bounds = queue_bounds("simple", self.stored.directory, *self.key, log.min_offset) if count else None
+        newest = None if bounds is None else place_of_message(log, bounds.last_physical_offset)
+        return count if newest is None or newest.key == self.key else 0
 
     def right(self, wanted: _Units, stored: _Units, start: int) -> _Mask:
         """Which stored units of a simple queue, from the queue offset `start` on, need no change."""
