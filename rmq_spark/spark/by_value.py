@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PACKAGES = ("rmq_spark", "store_format")
-_SOURCE = "rmq_spark.spark.data_source"
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -147,7 +146,7 @@ def _make_carried(install: Callable[[], None]) -> Callable[[Any], Any]:
 @cache
 def packed_sources() -> bytes:
     """What `_make_install` takes: the modules that the data source can import, compressed."""
-    sources, needed, found = _sources(), [_SOURCE], {}
+    sources, needed, found = _sources(), ["rmq_spark.spark.data_source"], {}
     while needed:
         name = needed.pop()
         if name in sources and name not in found:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import lzma
 
+import store_format
+from rmq_spark import broker
 from rmq_spark.spark.by_value import packed_sources
 
 SIZE_MAX = 420_000  # docs/deploy.md and docs/howto-cluster.md say so
@@ -23,3 +25,11 @@ def test_it_has_what_tasks_import_and_no_more() -> None:
     assert sources["rmq_spark"][1]
     for name, (text, _) in sources.items():
         compile(text, name, "exec")
+
+
+def test_it_has_what_the_doors_import_when_it_is_used() -> None:
+    """A door imports modules by their names. It has import statements for mypy alone, which show them."""
+    sources = json.loads(lzma.decompress(packed_sources()))
+    homes = {f"rmq_spark.broker.{home}" for home in broker._HOMES.values()}
+    homes |= {f"rmq_spark.broker.services.{name}" for name in broker._MODULES}
+    assert homes | {*store_format._MODULES.values()} <= sources.keys()
