@@ -435,8 +435,11 @@ class LogComparison:
         )
 
     def _is_answered(self, key: QueueKey, decision: FateDecision, *, is_all: bool, is_built: bool) -> bool:
-        """Whether a queue is built all the same: a broker that starts builds it, or the user said so. With
-        `is_built`, of a store without a crash: not any more once other queues have their newest entries.
+        """Whether a queue is built all the same: a broker that starts builds it, or the user said so.
+
+        A broker that starts on a store without a crash dispatches what is behind the newest entry of all
+        queues. A change that completes other queues there (`is_built`) has to build this one, too: a broker
+        that starts afterwards does not.
         """
         is_written = is_all or key[0] in (self.written or ())
         is_said = (self.written is None and is_all) or (self.unfiled == "read" and is_written)

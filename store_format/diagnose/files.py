@@ -127,9 +127,14 @@ def usable_log(
             kept.append(file)
         else:
             unplaced += file.size
-    if len(files) == 1 and size % 1024:  # so are the lengths that people choose
+    if len(files) == 1 and size % 1024:  # people choose multiples of 1,024
         findings.add(
-            "warning", files[0].path, size, "mappedFileSizeCommitLog bytes", f"{size} bytes", ODD_SIZE_ADVICE
+            "warning",
+            files[0].path,
+            size,
+            "a file of mappedFileSizeCommitLog bytes (1073741824 by default)",
+            f"{size} bytes",
+            ODD_SIZE_ADVICE,
         )
     named = [
         int(entry.name)

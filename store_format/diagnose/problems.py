@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import starmap
 from typing import Literal
 
+from store_format.commitlog.log import STRAY_ADVICE
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.page import problem_list
 from store_format.display.text import shown
@@ -338,7 +339,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
 
 def _recovery(diagnosis: Diagnosis) -> NextStep:
     """A recovery, unless everything that is wrong is to be put right by hand, or first what it refuses."""
-    if any(problem.advice.startswith((_LINKS, "Move this file out")) for problem in diagnosis.of("damage")):
+    if any(problem.advice.startswith((_LINKS, STRAY_ADVICE)) for problem in diagnosis.of("damage")):
         return NextStep.NOTHING
     for problem in (*diagnosis.of("damage"), *diagnosis.of("warning")):
         if ".bak is used instead" not in problem.advice and not problem.advice.startswith(_BY_HAND):
