@@ -23,12 +23,17 @@ pytestmark = pytest.mark.slow
 
 ROWS = 10  # of a batch
 _COMMIT_MS_MAX = 30
+_GROWTH_MAX = 1.5  # a machine's speed changes within a run
 _COMMITS, _COMMITS_QUICK = 1000, 150
-_LEDGER_GROWTH_MAX = 64  # bytes: numbers get more digits
 
 
 def _own(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in (root / ".rmqlog").rglob("*")}
+
+
+def _ledger_but_digits(root: Path) -> str:
+    """The ledger with each number and each journal's random name as one digit."""
+    return re.sub(r'"[0-9a-f]{16}"|\d+', "0", (root / ".rmqlog" / "ledger.json").read_text())
 
 
 def _figures(name: str, milliseconds: Sequence[float]) -> str:
@@ -66,7 +71,7 @@ def test_many_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture, flush: s
             commit_write(target, [staged], ("stream", number))
         spent.append((time.process_time() - begun) * 1000)
         if number == 0:
-            first, ledger_size = _own(root), (root / ".rmqlog" / "ledger.json").stat().st_size
+            first, ledger = _own(root), _ledger_but_digits(root)
     net, disk = _clocked([record.getMessage() for record in caplog.records])
     print(
         f"\n{count} commits, {flush}",
@@ -77,7 +82,7 @@ def test_many_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture, flush: s
     )
     assert len(net) == count
     assert statistics.median(spent) < _COMMIT_MS_MAX
-    assert sorted(spent)[count * 99 // 100] < _COMMIT_MS_MAX
+    assert statistics.median(spent[-count // 3 :]) < _GROWTH_MAX * statistics.median(spent[: count // 3])
     assert _own(root) == first
-    assert (root / ".rmqlog" / "ledger.json").stat().st_size <= ledger_size + _LEDGER_GROWTH_MAX
+    assert _ledger_but_digits(root) == ledger
     assert bodies(root) == dict.fromkeys(range(count * ROWS), 1)
