@@ -443,7 +443,7 @@ def _log_rows(survey: RecoverySurvey) -> Iterator[_Row]:
         reason += f"expected {first.expected}, found {first.found}"
         yield "commitlog", None, None, "keep", None, len(survey.damage), None, reason
     if survey.unopened:
-        reason = "messages with a body that is not what the sysFlag says, and that no read can open"
+        reason = "messages that no client decodes: the body is not what the sysFlag says, or a port is wrong"
         yield "commitlog", None, None, "left", None, survey.unopened, None, reason
     for short in survey.short:
         size = survey.log.file_size

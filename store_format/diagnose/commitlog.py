@@ -221,9 +221,7 @@ def report_torn(findings: Findings, log: CommitLog, end: int) -> None:
 
 
 def _check_bodies(findings: Findings, found: Iterable[tuple[UnitRefs, BadUnit]], end: int) -> int:
-    """Reports the messages before the physical offset `end` whose bodies no read can open. Returns their
-    number.
-    """
+    """Reports the messages before the physical offset `end` that no client decodes. Returns their number."""
     count = 0
     for refs, unit in found:
         if refs.physical_offsets[unit.index] < end:

@@ -48,8 +48,8 @@ EXTENSION_ADVICE = (
     "addresses then lead to the tags codes of new messages; with a file that is cut off, it does not start"
 )
 BODY_ADVICE = (
-    "No command puts this right: the stored bytes have their checksum, but they are not what the sysFlag "
-    "says. Reads with mode=DROPMALFORMED leave the message out, and the column rawBody has the stored bytes"
+    "No command puts this right: the body has its checksum, but no client decodes the record. Reads with "
+    "mode=DROPMALFORMED leave the message out. If only the body is wrong, the column rawBody has its bytes"
 )
 ODD_SIZE_ADVICE = (
     "A broker whose mappedFileSizeCommitLog is another length refuses to start. If the file was cut off, "
@@ -131,9 +131,9 @@ class LogSummary:
     `padding_damage_bytes` were padding. `total_bytes` is the exact sum of the lengths of all files.
     `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
     messages: consume queues of the crashed store point to them, behind the log's end.
-    A batch is one of `units`; `batched` counts the other messages of the batches. The bodies of `unopened`
-    messages are whole, and no read can open them. `readable` messages are those that a read returns, `unread`
-    are other whole messages of the queues. `repeated` messages are in no queue, because another
+    A batch is one of `units`; `batched` counts the other messages of the batches. `unopened` messages pass
+    all checks, and no client decodes them. `readable` messages are those that a read returns, `unread` are
+    other whole messages of the queues. `repeated` messages are in no queue, because another
     message has their offset, `not_light` are not in a light queue for this reason; `unclaimed` queue offsets
     between the ends of queues no message has.
     """
@@ -310,8 +310,8 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         elif gone > summary.padding_damage_bytes:
             lost = f", messages in {gone:,} damaged or missing bytes are lost"
         if summary.unopened:
-            them = f", {summary.unopened:,} of them with a" if summary.lost_entries else ", with a"
-            lost += f"{them} body that no read can open"
+            them = f", {summary.unopened:,} of them in" if summary.lost_entries else ", in"
+            lost += f"{them} a record that no client decodes"
         is_salvage = bool(gone or summary.lost_entries or summary.cut_messages)
         step = NextStep.SALVAGE if is_salvage else _recovery(diagnosis)
         if diagnosis.lacks_last_files:

@@ -31,7 +31,7 @@ from store_format.message import sysflag
 from store_format.message.columns import TIMESTAMP_TYPE, DecodeOptions, arrow_schema
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_hosts, offset_msg_ids
-from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate, stored_field
+from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable, tags_codes
 from store_format.names import (
     INNER_MULTI_DISPATCH,
@@ -56,7 +56,7 @@ _Ints = NDArray[np.int64]
 Bad = tuple[UnitRefs, BadUnit]
 
 _OPENED_AT_ONCE = 256  # bodies that one thread opens for a check
-_INNER = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
+_PORT_MAX = 0xFFFF
 _WIRE_HEAD_SIZE = WIRE_MESSAGE_HEAD.itemsize
 _WIRE_HEAD = as_struct(WIRE_MESSAGE_HEAD)
 _WIRE_SIZE_MIN = _WIRE_HEAD_SIZE + 2  # no body, no properties
@@ -91,20 +91,26 @@ def decode_parts(
 
 
 def unopened(refs: UnitRefs, each: Callable[..., Iterable[list[Bad]]] = map) -> list[Bad]:
-    """Returns (part of `refs`, bad unit) for the units whose bodies no read can open.
+    """Returns (part of `refs`, bad unit) for the units that pass all checks, and that no client decodes.
 
-    A body is not compressed as the sysFlag says, or an inner batch cannot be split. `each` is `map`, or that
-    of threads: zlib and zstd work without the interpreter lock.
+    A body is not compressed as the sysFlag says, an inner batch cannot be split, or a host has a wrong port.
+    `each` is `map`, or that of threads: zlib and zstd work without the interpreter lock.
     """
 
     def bad_of(rows: _Ints) -> list[Bad]:
-        parts = decode_parts(refs.select(rows), DecodeOptions(("body",), verify_crc=False), "")
+        parts = decode_parts(units.refs.select(rows), DecodeOptions(("body",), verify_crc=False), "")
         return [(part, unit) for part, _, bad in parts for unit in bad]
 
-    flags = stored_field(refs.buffer, refs.positions, "sys_flag")
-    rows = np.flatnonzero(flags & sysflag.COMPRESSED | ((flags & _INNER) == _INNER))
+    units, _ = locate(refs, verify_crc=False)
+    is_closed = (units.sys_flag & sysflag.COMPRESSED != 0) | inner_batches(units)
+    rows = np.flatnonzero(is_closed | _have_wrong_port(units))
     parts = np.split(rows, range(_OPENED_AT_ONCE, len(rows), _OPENED_AT_ONCE)) if len(rows) else []
     return [found for bad in each(bad_of, parts) for found in bad]
+
+
+def _have_wrong_port(units: Units) -> NDArray[np.bool_]:
+    """Which units have a host that is no InetSocketAddress: MessageDecoder returns null for them."""
+    return (units.integers("born_port") | units.integers("store_port")).view(np.uint32) > _PORT_MAX
 
 
 def _decode(
@@ -218,6 +224,11 @@ class _UnitRows:
         self._body_size_max = body_size_max
         self._opened_max = opened_max
         self._reject_foreign_light(units)
+        units = self._without_bad(units)
+        for i in np.flatnonzero(_have_wrong_port(units)).tolist():
+            ports = " and ".join(str(units.integers(f"{host}_port")[i]) for host in ("born", "store"))
+            at = int(units.refs.positions[i])
+            self._reject(units, i, at, f"hosts with ports from 0 to {_PORT_MAX}", f"ports {ports}")
         units = self._without_bad(units)
         inner = inner_batches(units)
         compressed = (units.sys_flag & sysflag.COMPRESSED) != 0

@@ -125,7 +125,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
     closed = sum(row["entries"] for row in rows if (row["part"], row["action"]) == ("commitlog", "left"))
     whole = _counted(messages - closed, "whole message")
     if closed:
-        whole += f", and {closed:,} with a body that no read can open"
+        whole += f", and {closed:,} that no client decodes"
     lost = sum(row["entries"] for row in rows if row["action"] == "lost")
     if lost:
         whole += f", {_counted(lost, 'message')} lost"

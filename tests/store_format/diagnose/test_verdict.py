@@ -25,6 +25,7 @@ from tests.support.writes import held
 
 Golden = Callable[[str], Path]
 COMPRESSED_AT = 39  # the byte of a record with the bit of its sysFlag
+BORN_PORT_AT, STORE_PORT_AT = 53, 69  # the byte above those of a port
 TORN, CRASH, CLEAN = "crash-torn-5.5.0", "crash-5.5.0", "basic-5.5.0"
 _BEGINS = "; the log begins at 196608: earlier messages were deleted (by retention or by hand)"
 
@@ -292,10 +293,27 @@ def test_a_body_that_no_read_can_open_is_lost_for_all(
         found = diagnose(str(each))
         assert found.summary.readable == len(rows)
         text, step = verdict(found)
-        assert "readable, 1 message lost, with a body that no read can open" in text
+        assert "readable, 1 message lost, in a record that no client decodes" in text
         assert step is NextStep.NOTHING
         left = [row for row in recover(str(each)).table().to_pylist() if row["action"] == "left"]
         assert [(row["part"], row["entries"]) for row in left] == [("commitlog", 1)]
+
+
+@pytest.mark.parametrize("at", [BORN_PORT_AT, STORE_PORT_AT])
+def test_a_record_with_a_port_that_no_client_decodes_is_lost(tmp_path: Path, at: int) -> None:
+    """MessageDecoder makes an InetSocketAddress of each host, which refuses the port."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    store.put("A")
+    flip(store.write(), at)
+    assert (
+        "1 message readable, 1 message lost, in a record that no client decodes"
+        in diagnose(str(tmp_path)).verdict
+    )
+    with pytest.raises(CorruptStoreError, match="expected hosts with ports from 0 to 65535, found ports"):
+        MessageStore.open(str(tmp_path)).find(since=0)
+    rows = MessageStore.open(str(tmp_path)).find(since=0, on_damage="DROPMALFORMED").table
+    assert rows["queueOffset"].to_pylist() == [1]
 
 
 def test_all_bodies_that_can_be_opened_are_readable(golden: Golden) -> None:
