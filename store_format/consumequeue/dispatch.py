@@ -79,6 +79,8 @@ class Claims:
 
     A broker that starts files the messages from the physical offset `start` on, behind the queue's `end`, the
     queue offset behind its last entry (-1: the queue has no files, and begins with the message's own offset).
+    The queue begins again with the message at the physical offset `first` alone, to which its first entry
+    leads (-1: not known).
     """
 
     runs: list[_Range] = field(default_factory=list)
@@ -87,6 +89,7 @@ class Claims:
     repeated: int = 0
     start: int = OFFSET_MAX
     end: int = -1
+    first: int = -1
     _is_built: bool = False  # by the broker
     _filed: int = -1  # the offset of the next entry, as a broker counts; -1 before the first one
     # a last message with offset 0: what follows decides
@@ -109,13 +112,11 @@ class Claims:
         """How many of the queue offsets [start, stop) are claimed."""
         return sum(max(min(high, stop) - max(low, start), 0) for low, high in self.runs)
 
-    def add(self, rows: _Rows, *, begins: bool = False) -> Iterator[tuple[bool, _Rows]]:
+    def add(self, rows: _Rows) -> Iterator[tuple[bool, _Rows]]:
         """Takes in messages, records with the fields of `CLAIM`. Yields those that count, in runs of
         consecutive offsets, each with whether the queue begins again with it.
-
-        With `begins`, something else shows that the queue begins again with the first of them.
         """
-        if len(self._zero) and rows["offset"][0] == self._zero["batch_size"][0] and not begins:
+        if len(self._zero) and rows["offset"][0] == self._zero["batch_size"][0]:
             rows = np.concatenate([self._zero, rows])
         self._zero = rows[:0]
         offsets, stops = rows["offset"], rows["offset"] + rows["batch_size"]
@@ -124,9 +125,10 @@ class Claims:
         for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
             first, stop, begin = int(offsets[low]), int(stops[high - 1]), int(rows["physical"][low])
             has_next = low + 1 < len(rows) and offsets[low + 1] == stops[low]
-            is_new = (begins and not low) or (not first and self.has_more and has_next)
+            may_begin = self.has_more and not first and self.first < 0
+            is_new = (may_begin and has_next) or (bool(self.runs) and not first and begin == self.first)
             is_new &= not self._is_built
-            if not first and self.has_more and high == low + 1 == len(rows):
+            if may_begin and high == low + 1 == len(rows):
                 self._zero = rows[low:]
             if is_new:
                 self.runs, self.repeated, self._filed = [], 0, -1
@@ -151,7 +153,7 @@ class Claims:
         """
         runs, counted, done = self.runs, list[_Range](), first
         # putMessagePositionInfo files each 0
-        self._filed = first if self._filed < 0 else self._filed + (not first)
+        self._filed = first if self._filed < 0 else self._filed + (first == 0 < self._filed)
         is_behind = first > self._filed
         filed = stop if is_behind else min(max(first, self._filed), stop)
         self._filed = self._filed + stop - first if is_behind else max(self._filed, stop)
@@ -180,11 +182,12 @@ class Claims:
 class Filing(NamedTuple):
     """What a broker that starts files: the messages from the physical offset `start` on, each behind the
     `ends` of its queue: the queue offset, and the physical offset behind the last message. By default nothing
-    is known of that.
+    is known of that. `firsts` are the physical offsets to which the entries of queue offset 0 lead.
     """
 
     start: int = OFFSET_MAX
     ends: Mapping[QueueKey, tuple[int, int]] = MappingProxyType({})
+    firsts: Mapping[QueueKey, int] = MappingProxyType({})
 
     @staticmethod
     def behind(queues: Collection[QueueBounds], start: int | None = None, *, is_old: bool = False) -> Filing:
@@ -202,7 +205,7 @@ class Filing(NamedTuple):
     def claims(self, queue: QueueKey) -> Claims:
         """Those of one queue, without a message yet."""
         end, stop = self.ends.get(queue, (-1, -1))
-        return Claims(start=max(self.start, stop), end=end)
+        return Claims(start=max(self.start, stop), end=end, first=self.firsts.get(queue, -1))
 
 
 NO_FILING = Filing()

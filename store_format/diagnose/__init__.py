@@ -94,7 +94,8 @@ def diagnose(
     may_go_on = base is not None or bool(dledger_logs(root))
     states = _judged_as(state, readable, may_go_on=may_go_on)
     start = None if readable is None else readable.start
-    filing = filing_behind(root, log, state, start) if states[0] is state else Filing(0)
+    filing = filing_behind(root, log, state, start)
+    filing = filing if states[0] is state else Filing(0, firsts=filing.firsts)
     has_queues = not has_rocksdb_queues(root)
     queues = QueueCheck(findings, root, log, states, log_end, filing, has_queues=has_queues)
     readers = _queues_of_readers(root, commit_log_paths)  # before the walk: a broker may add messages

@@ -118,7 +118,7 @@ class LogQueue:
     def copy(self) -> LogQueue:
         return replace(self, epochs=[*self.epochs], claims=self.claims.copy())
 
-    def add(self, rows: NDArray[np.void], *, begins: bool = False) -> list[tuple[bool, NDArray[np.void]]]:
+    def add(self, rows: NDArray[np.void]) -> list[tuple[bool, NDArray[np.void]]]:
         """Takes in messages in commitlog order; at least one. Returns what `Claims.add` yields."""
         physical, offset, stop = rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"]
         starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
@@ -130,7 +130,7 @@ class LogQueue:
                 self.last_old = int(physical[low - 1]) if low else self.last
                 self.epochs.append((int(physical[low]), first, last))
         self.last = int(physical[-1])
-        return list(self.claims.add(rows, begins=begins))
+        return list(self.claims.add(rows))
 
     def join(self, later: LogQueue) -> None:
         """Takes in what another walk found after this part of the commitlog."""

@@ -37,7 +37,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, 
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
-from store_format.survey.fates import known_ledger
+from store_format.survey.fates import filed_queues, known_ledger
 from store_format.survey.log_end import LogEnd, certain_end, end_after_crash, last_unit, last_unit_in
 from store_format.survey.right_entries import entries_of, place_of_message, shown_record
 
@@ -105,15 +105,19 @@ def queues_in_log(
 
 
 def filing_behind(root: str, log: CommitLog, state: StoreState, start: int | None = None) -> Filing:
-    """What a broker that starts files behind the queues of a store; nothing is known of one that is in use,
-    or has its queues in RocksDB. After a crash `start` is that of `end_after_crash`, if the caller knows it.
+    """What a broker that starts files behind the queues of a store. Of one that is in use only the `firsts`
+    are known, and nothing of one that has its queues in RocksDB, or of a queue whose files cannot be used.
+    After a crash `start` is that of `end_after_crash`, if the caller knows it.
     """
-    if state is StoreState.LIVE or has_rocksdb_queues(root):
+    if has_rocksdb_queues(root):
         return Filing()
-    queues, is_old = list[QueueBounds](), False
+    queues, refused, is_old = list[QueueBounds](), list[StoreError](), False
     with suppress(StoreError):  # a reader of the files raises the error
-        queues = queues_in_log(root, log, lambda _: None, scan=True)
+        queues = queues_in_log(root, log, refused.append, scan=True)
         is_old = is_broker_49(root)
+    firsts = begun_again(log, queues, is_copied=True)
+    if state is StoreState.LIVE:
+        return Filing(firsts=firsts)
     if state is StoreState.CLEAN:
         start = None
     elif start is None:
@@ -122,7 +126,12 @@ def filing_behind(root: str, log: CommitLog, state: StoreState, start: int | Non
     last = None if start is not None else last_unit(log)
     # the log's last message is filed, too: no message behind it is (doRecheckReputOffsetFromCq)
     is_last = last is not None and last.offset == filing.start - 1
-    return filing._replace(start=filing.start - is_last)
+    unusable = (each[:2] for each in filed_queues(root, lambda _: bool(refused)))
+    return filing._replace(
+        start=filing.start - is_last,
+        ends=dict.fromkeys(unusable, (-1, OFFSET_MAX)) | dict(filing.ends),
+        firsts=firsts,
+    )
 
 
 def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:

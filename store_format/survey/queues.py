@@ -378,16 +378,6 @@ class ComparedQueue:
         is_right = is_valid and self.seen.last < first < physical and not (has_second and second <= first)
         return int(first) if is_right else -1
 
-    def begins_with(self, rows: _Units) -> bool | None:
-        """Whether the queue begins at 0 with the first of these messages, as its first entry shows; None if
-        that leads to no message of its place.
-        """
-        if self.stored.is_batch or not self.is_comparable or self.stored.first:
-            return None
-        first = self.stored.read(0, 1)
-        is_own = self.right(pack_entries(rows[:1], batch=False), first, 0)[0]
-        return int(first["physical_offset"][0]) == int(rows["physical"][0]) if is_own else None
-
     def count_second(self, rows: _Units) -> int:
         """How many of these messages, the first ones of the queue in the log, claim places of expired ones:
         the entries of these places lead before the log, in its order. 0 if the queue's last entry leads to a
@@ -570,27 +560,22 @@ class QueueComparison:
 
     def _add_run(self, queue: ComparedQueue, rows: _Units) -> None:
         """Takes messages of one queue whose queue offsets ascend."""
-        begins: bool | None = None
         if queue.begins_before(int(rows["physical"][0]), int(rows["offset"][0])):
             self._begin_again(queue)
             queue.seen = LogQueue(*queue.key, claims=self._filing.claims(queue.key))
-        elif not rows["offset"][0] and queue.seen.epochs:
-            begins = queue.begins_with(rows)
-            if begins is False:  # its place is that of another message
-                queue.seen.claims.repeated += 1
-                rows = rows[1:]
         elif not queue.seen.epochs and (second := queue.count_second(rows)):
             queue.seen.claims.repeated += second
             rows = rows[second:]
             if not len(rows):  # nothing is known of it yet
                 del self.queues[queue.key]
-        for is_new, part in queue.seen.add(rows, begins=begins is True) if len(rows) else ():
+        for is_new, part in queue.seen.add(rows) if len(rows) else ():
             if is_new:
                 self._begin_again(queue)
             for placed in queue.places.add(part):
                 if queue.error is None:
                     try:
-                        queue.compare(placed, self._broker_start)
+                        _, end = self._filing.ends.get(queue.key, (-1, -1))
+                        queue.compare(placed, max(self._broker_start, end))
                     except StoreError as error:
                         queue.error = error
                 self._on_placed(queue, placed)
@@ -647,8 +632,8 @@ class LogPart:
     """The entries of the messages that begin in one part of the log, in the order of the log.
 
     `rows` are ENTRY_ROW records whose `queue` is a place in `queues`. The first message begins at `first`,
-    the last one ends at `stop`; both are -1 without messages. `units` counts the messages; the bodies of
-    `unopened` ones are whole, and no read can open them.
+    the last one ends at `stop`; both are -1 without messages. `units` counts the messages; `unopened` ones
+    pass all checks, and no client decodes them.
     """
 
     first: int

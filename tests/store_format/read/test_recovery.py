@@ -404,3 +404,42 @@ def test_entries_behind_one_of_zeros_are_named(tmp_path: Path, caplog: pytest.Lo
     assert found["queueOffset"].to_pylist() == [0]
     (warning,) = caplog.messages
     assert "1 consume queues have entries of other messages" in warning
+
+
+def _places(root: Path, topic: str) -> list[tuple[int, int]]:
+    """(queue offset, physical offset) of the messages that a read of queue 0 returns."""
+    found = MessageStore.open(str(root)).queue(topic, 0).to_table(columns=["queueOffset", "physicalOffset"])
+    return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def test_a_queue_whose_first_entry_is_right_does_not_begin_again(tmp_path: Path) -> None:
+    """The offsets of its messages begin at 0 again. Its file is full, so the commitlog is scanned."""
+    store = BrokerStore(tmp_path, queue_entries=4)
+    first = [store.put("A").physical_offset for _ in range(3)]
+    store.put("A", offset=0)
+    store.put("A", offset=1)
+    last = store.put("A", offset=6, files=False).physical_offset
+    assert _places(store.write(), "A") == [*enumerate(first), (6, last)]
+
+
+def test_a_broker_files_offset_0_in_a_blank_file(tmp_path: Path) -> None:
+    """The topic was deleted and created again: its earlier messages are before the end of B's queue."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    second = store.put("A").physical_offset
+    store.restart("A")
+    store.put("B")
+    last = store.put("A").physical_offset
+    _blanked(store.write() / "consumequeue/A/0" / f"{0:020d}")
+    assert _places(tmp_path, "A") == [(0, last), (1, second)]
+
+
+def test_a_queue_whose_files_cannot_be_used_has_files(tmp_path: Path) -> None:
+    """A broker makes no queue that has files: its topic was deleted and created again."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    store.put("A")
+    store.restart("A")
+    again = [store.put("A").physical_offset for _ in range(3)]
+    (store.write(crashed=True) / "consumequeue/A/0" / f"{3:020d}").mkdir()
+    assert _places(tmp_path, "A") == [*enumerate(again)]
