@@ -145,6 +145,7 @@ class QueueCheck:
         # known after `count_readable`:
         self.readable = 0  # messages that a read returns
         self.unread = 0  # whole messages of the queues that a read does not return
+        self._waiting: set[QueueKey] = set()  # without files: a broker that starts makes them
         self._left_out: set[QueueKey] = set()  # of deleted topics, or those about which a reader asks
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
@@ -195,11 +196,11 @@ class QueueCheck:
 
     @property
     def filled(self) -> dict[QueueKey, tuple[str, int]]:
-        """Queue -> (directory, number of its messages), for queues with files."""
+        """Queue -> (directory, number of its messages), for queues with files, or that a broker will file."""
         return {
             key: (queue.stored.directory, queue.seen.claims.count())
             for key, queue in self.comparison.queues.items()
-            if queue.stored.files
+            if queue.stored.files or key in self._waiting
         }
 
     @property
@@ -378,6 +379,7 @@ class QueueCheck:
                 continue
             self.is_incomplete = True
             if fate is Fate.WAITING:
+                self._waiting.add(key)
                 self._findings.add("warning", place, 0, expected, found, _LAG_ADVICE)
                 continue
             # readers find lost queues by topics.json

@@ -441,3 +441,22 @@ def test_a_blank_file_behind_a_full_one_is_named(tmp_path: Path, caplog: pytest.
     assert found.startswith("sound, with 1 warning: 2 messages readable; 1 queue offset between")
     assert len(MessageStore.open(str(tmp_path)).queue("A", 0).to_table()) == 2
     assert caplog.messages[0].startswith(f"{tmp_path}: 1 consume queues end with a blank file: A-0.")
+
+
+def test_a_message_before_that_of_the_last_entry_does_not_wait_for_a_broker(tmp_path: Path) -> None:
+    """A broker that starts does not file it (ConsumeQueue.putMessagePositionInfo)."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    store.put("A")
+    path = store.write(crashed=True) / "consumequeue/A/0" / f"{0:020d}"
+    path.write_bytes(path.read_bytes()[20:] + bytes(20))
+    lacking = [each for each in diagnose(str(tmp_path)) if each.expected.startswith("entries of A-0")]
+    assert [each.severity for each in lacking] == ["damage"]
+
+
+def test_a_queue_that_a_broker_makes_and_no_client_reads_is_named(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    store.put("A", 4, files=False)
+    store.topic("A", queues=1)
+    store.write(crashed=True)
+    assert diagnose(str(tmp_path)).verdict.startswith("sound after a crash, with 1 warning: ")
