@@ -340,8 +340,8 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
 
 
 def first_live(log: CommitLog, queue: QueueRange) -> int:
-    """The first queue offset of a queue whose oldest entries are zeros or wrong, and partly expired: that of
-    the first message in the log. Where the log is damaged there the queue stays as it is.
+    """The first queue offset of a queue whose oldest entries are zeros, wrong or exchanged, and partly
+    expired: that of the first message in the log. Where the log is damaged there the queue stays as it is.
     """
     bounds = queue.bounds
     if bounds is None or queue.is_batch or log.min_offset != bounds.commit_log_min:
@@ -352,7 +352,10 @@ def first_live(log: CommitLog, queue: QueueRange) -> int:
         return low - 1
     if front == DISORDER:
         low = max(low - _BESIDE, bounds.first_file // bounds.unit_size)
-    elif not 0 <= bounds.first_physical_offset < log.min_offset:
+    elif not (
+        0 <= bounds.first_physical_offset < log.min_offset
+        or (log.min_offset and bounds.may_lack_first_entries)
+    ):
         return low
     offsets, units = read_slice(queue.piece(low, min(queue.max_offset, queue.min_offset + _CHUNK)))
     physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()

@@ -40,9 +40,6 @@ def _cases() -> Iterator[object]:
         for name in _GOLDENS:
             is_sample = damage.__name__ in _SAMPLE and name == _GOLDENS[0]
             marks = [] if is_sample else [pytest.mark.whole]
-            if (name, damage) == (_GOLDENS[0], damages.exchange_two_files_of_a_queue):
-                reason = "a reader counts entries of expired messages, which are between others, as damaged"
-                marks.append(pytest.mark.xfail(reason=reason, strict=True))
             yield pytest.param(name, damage, marks=marks, id=f"{name}-{damage.__name__}")
 
 

@@ -443,3 +443,19 @@ def test_a_queue_whose_files_cannot_be_used_has_files(tmp_path: Path) -> None:
     again = [store.put("A").physical_offset for _ in range(3)]
     (store.write(crashed=True) / "consumequeue/A/0" / f"{3:020d}").mkdir()
     assert _places(tmp_path, "A") == [*enumerate(again)]
+
+
+def test_entries_of_expired_messages_in_exchanged_files_are_no_damage(tmp_path: Path) -> None:
+    """Retention has deleted the messages 0 to 5. The first two files of the queue that it left are
+    exchanged.
+    """
+    store = BrokerStore(tmp_path, log_file_size=1024, queue_entries=4)
+    for _ in range(14):
+        store.put("A")
+    first, second, third, _ = sorted((store.write() / "consumequeue/A/0").iterdir())
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    first.unlink()
+    second.rename(first)
+    third.rename(second)
+    first.rename(third)
+    assert [offset for offset, _ in _places(tmp_path, "A")] == [*range(6, 14)]
