@@ -116,19 +116,21 @@ def read_settings(root: str) -> StoreSettings | None:
         raise CorruptStoreError(path, 0, "the settings of a store", str(error) or "something else") from error
 
 
-def size_of_cut_file(root: str, log: CommitLog) -> int:
-    """The length that the only commitlog file of our store should have, if it was cut off; else 0.
+def size_of_cut_file(root: str, log: CommitLog, given: StoreSettings | None = None) -> int:
+    """The length that the only commitlog file of our store should have, if it was cut off; else 0. Of a
+    broker's store the `given` settings have the length.
 
     A broker may have made a shorter file with another configuration, but ends it with a BLANK. So a file was
-    cut off if its last byte belongs to a message.
+    cut off if its last byte belongs to a message, or if it is shorter than any configuration allows.
     """
-    settings = read_settings(root) if len(log.files) == 1 else None
+    settings = (read_settings(root) or given) if len(log.files) == 1 else None
     if settings is None or log.files[0].size >= settings.mapped_file_size_commit_log:
         return 0
     stop = 0
     for step in log.walk(log.min_offset, resync=True):
         stop = step.stop
-    return settings.mapped_file_size_commit_log if stop == log.files[0].size else 0
+    is_cut = log.files[0].size == stop or log.files[0].size < _COMMIT_LOG_FILE_SIZE_MIN
+    return settings.mapped_file_size_commit_log if is_cut else 0
 
 
 def settings_of(

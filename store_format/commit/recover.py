@@ -279,7 +279,7 @@ def _open_store_log(root: str, options: RecoverOptions) -> CommitLog:
     directories = options.log_directories or (f"{root}/commitlog",)
     log = CommitLog.open(directories, FileCache()) if options.salvage else open_log(directories)
     refuse_lost_log(root, log)
-    return replace(log, whole_size=size_of_cut_file(root, log))
+    return replace(log, whole_size=size_of_cut_file(root, log, options.settings))
 
 
 def _carry_out_recovery(root: str, options: RecoverOptions) -> RecoverySurvey:

@@ -15,7 +15,12 @@ from threading import get_ident
 
 from store_format.bookkeeping.journal import StoreState, read_commit_state, store_state
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commit.log_comparison import RecoverOptions, is_index_size_known, known_queue_file_size
+from store_format.commit.log_comparison import (
+    RecoverOptions,
+    is_index_size_known,
+    known_queue_file_size,
+    settings_of_files,
+)
 from store_format.commit.rebuilt_index import indexes_tags
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -210,11 +215,12 @@ def _with_cut(
 
 
 def _lacks_settings(root: str, log: CommitLog, queues: QueueCheck, *, has_empty_index: bool) -> bool:
-    """Whether a recovery asks for the sizes of consume queues or of an index without a file, which it builds,
-    or for the delay of a level.
+    """Whether a recovery asks for sizes that the files do not show: those of the commitlog, of an index with
+    entries, or of consume queues or an index without a file, which it builds. Or for the delay of a level.
     """
     levels, options = queues.unfiled_levels, RecoverOptions()
     try:
+        settings_of_files(root, log, options)
         return (
             (queues.is_incomplete and known_queue_file_size(root, log, options) is None)
             or (has_empty_index and not is_index_size_known(root, log, options))
@@ -223,8 +229,8 @@ def _lacks_settings(root: str, log: CommitLog, queues: QueueCheck, *, has_empty_
                 and not levels <= shown_delays(root, log).keys()
             )
         )
-    except (CorruptStoreError, OptionError):  # a problem that is reported
-        return False
+    except (CorruptStoreError, OptionError) as error:  # the former is reported
+        return isinstance(error, OptionError)
 
 
 def _refusal(directories: Sequence[str]) -> CorruptStoreError | None:

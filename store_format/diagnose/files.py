@@ -19,7 +19,7 @@ import numpy as np
 from store_format.bookkeeping.settings import size_of_cut_file
 from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
 from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
-from store_format.diagnose.problems import ODD_SIZE_ADVICE, Findings
+from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, Findings
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
 from store_format.files.read import OFFSET_NAME, DirectoryEntry, StoreFile, is_directory, list_entries
@@ -41,7 +41,6 @@ QUEUE_ADVICE = (
     "howto-recover.md, section 6"
 )
 _LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"
-_NO_FILE_ADVICE = "Move it out of the store, or put the file back: readers refuse what has the name of a file"
 _STRAY_ADVICE = "Move it out of the store: a broker may refuse to start because of it, and readers ignore it"
 _DLEDGER_ADVICE = "It is not checked; read the messages through the store's broker"
 
@@ -77,7 +76,7 @@ def checked_files(
         if entry.kind == "other":
             found_kind = f"{entry.name!r}, neither file nor directory"
         if name.match(entry.name):  # as `list_store_files` refuses it
-            findings.add("damage", entry.path, 0, "a regular file", found_kind, _NO_FILE_ADVICE)
+            findings.add("damage", entry.path, 0, "a regular file", found_kind, NO_FILE_ADVICE)
         else:
             expected = f"only files whose names are {what}"
             findings.add("warning", entry.path, 0, expected, found_kind, _STRAY_ADVICE)

@@ -58,6 +58,7 @@ ODD_SIZE_ADVICE = (
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
+NO_FILE_ADVICE = "Move it out of the store, or put the file back: readers refuse what has the name of a file"
 REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
 _LINKS = "Links below the store's root"
 # advice about what a recovery leaves as it is
@@ -339,7 +340,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
 
 def _recovery(diagnosis: Diagnosis) -> NextStep:
     """A recovery, unless everything that is wrong is to be put right by hand, or first what it refuses."""
-    if any(problem.advice.startswith((_LINKS, STRAY_ADVICE)) for problem in diagnosis.of("damage")):
+    if any(each.advice.startswith((_LINKS, STRAY_ADVICE, NO_FILE_ADVICE)) for each in diagnosis.of("damage")):
         return NextStep.NOTHING
     for problem in (*diagnosis.of("damage"), *diagnosis.of("warning")):
         if ".bak is used instead" not in problem.advice and not problem.advice.startswith(_BY_HAND):

@@ -382,6 +382,41 @@ def test_the_size_of_queue_files_is_asked_for_if_the_only_one_is_cut(tmp_path: P
     assert diagnose(str(root)).lacks_settings
 
 
+def test_the_size_of_log_files_is_asked_for_if_the_only_one_is_cut(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    for _ in range(9):
+        store.put("A")
+    path = store.write(crashed=True) / "commitlog" / f"{0:020d}"
+    os.truncate(path, 900)
+    assert diagnose(str(tmp_path)).lacks_settings
+    conf = tmp_path.with_suffix(".conf")
+    conf.write_text("".join(f"{key}={value}\n" for key, value in store.conf.items()))
+    recover(str(tmp_path), broker_conf=str(conf)).apply()
+    assert path.stat().st_size == 4096
+    assert diagnose(str(tmp_path)).verdict.startswith("sound")
+
+
+def test_the_sizes_of_an_index_are_asked_for_if_no_file_shows_them(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    (index,) = (store.write() / "index").iterdir()
+    data = index.read_bytes()
+    index.write_bytes(data[:18] + b"\1" + data[19:])  # of beginPhyOffset
+    assert diagnose(str(tmp_path)).lacks_settings
+    conf = tmp_path.with_suffix(".conf")
+    conf.write_text("".join(f"{key}={value}\n" for key, value in store.conf.items()))
+    recover(str(tmp_path), broker_conf=str(conf)).apply()
+    assert diagnose(str(tmp_path)).verdict == "sound: 1 message readable, none lost; nothing has to be done"
+
+
+def test_no_recovery_is_advised_before_a_directory_is_moved_out_of_a_queue(tmp_path: Path) -> None:
+    """It has the name of a file, and a recovery leaves the queue as it is."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    (store.write() / "consumequeue/A/0" / f"{3:020d}").mkdir()
+    assert verdict(diagnose(str(tmp_path)))[1] is NextStep.NOTHING
+
+
 def test_offsets_before_the_first_message_have_no_message(tmp_path: Path) -> None:
     """A broker begins the queue at 0, as the first entry points into the log (ConsumeQueue.fillPreBlank)."""
     store = BrokerStore(tmp_path)
