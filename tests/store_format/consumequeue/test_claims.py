@@ -74,6 +74,8 @@ def test_a_broker_that_starts_files_only_the_second() -> None:
     assert counted(rows([6, 7, 7, 7, 8], first=1), claims)["physical"].tolist() == [1, 3, 5]
     claims = Filing(start=1, ends={("T", 0): (0, -1)}).claims(("T", 0))  # a queue with a blank file
     assert counted(rows([0, 1, 2, 3, 1, 2, 3]), claims)["physical"].tolist() == [0, 1, 2, 6]
+    claims = Filing(start=4, ends={("T", 0): (0, -1)}).claims(("T", 0))
+    assert counted(rows([0, 1, 2, 3, 0]), claims)["physical"].tolist() == [4, 1, 2, 3]
 
 
 @given(
