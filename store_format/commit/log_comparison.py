@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -290,7 +290,11 @@ class LogComparison:
                 return StoredQueue.list_in(self.root, queue, batch, is_batch=True)
             if simple is None and deleted(queue[0]) < OFFSET_MAX:
                 raise self._unknown_size(queue)
-            return StoredQueue.list_in(self.root, queue, simple or 6_000_000, is_batch=False)
+            found, original = (
+                StoredQueue.list_in(root, queue, simple or 6_000_000, is_batch=False)
+                for root in (self.root, self.source)
+            )
+            return found if self.root == self.source else replace(found, original=original)
 
         return find
 
@@ -341,7 +345,7 @@ class LogComparison:
             if not places.entries or (self.is_part and queue.is_comparable and not queue.differences):
                 continue  # its messages have impossible offsets (`misplaced`), or nothing differs
             try:
-                if places.problem is not None:
+                if places.problem is not None and self.written is not None:
                     raise CorruptStoreError(queue.stored.directory, 0, *places.problem)
                 change = change_of(queue, self.log, self.stop, self.compared)
             except StoreError as error:

@@ -169,8 +169,8 @@ def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int, start: in
         if (np.diff(physical, prepend=last) < 0).any():
             return _Listed(path, header, problem="its units are not in the order of the commitlog")
         last = int(physical[-1])
-    ends = [int(file.units(1, 2)["physical_offset"][0]), last] if stop > 1 else []
-    if ends and ends != [header.begin_physical_offset, header.end_physical_offset]:
+    ends = header.begin_physical_offset, header.end_physical_offset
+    if stop > 1 and ends != (file.units(1, 2)["physical_offset"][0], last):
         return _Listed(path, None, problem="its header has other physical offsets than its units")
     problem = f"its units point behind the end of the commitlog, {log_stop}" if last >= log_stop else ""
     if not problem and next(wrong_links(file, stop), None) is not None:

@@ -385,7 +385,7 @@ def _plan_rows(survey: RecoverySurvey) -> Iterator[_Row]:
         ("consumequeue", *left.queue, "left", None, left.entries, None, left.reason) for left in survey.left
     )
     if survey.misplaced:
-        reason = "messages whose queue id or queue offset no queue can have"
+        reason = "messages with a queue id or queue offset that no queue can have, or far from all others"
         yield "consumequeue", None, None, "left", None, survey.misplaced, None, reason
     for each in survey.levels:
         reason = "delayOffset.json is ahead of the queue's end: new delayed messages would be skipped"

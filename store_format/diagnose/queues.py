@@ -301,7 +301,10 @@ class QueueCheck:
         self._count_places(has_lost=bool(lost.stop or contradicted))
         if self.comparison.misplaced:
             place, expected = f"{self._root}/consumequeue", "messages of queues that can have files"
-            found = f"{self.comparison.misplaced} messages whose queue id or queue offset no queue can have"
+            found = (
+                f"{self.comparison.misplaced} messages with a queue id or queue offset that no queue can "
+                "have, or far from all others"
+            )
             advice = "Nothing needs to be done: only a search of the commitlog finds them, also at a broker"
             self._findings.add("info", place, 0, expected, found, advice)
         hidden = 0

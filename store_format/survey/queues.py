@@ -77,7 +77,7 @@ class StoredQueue:
     """The files of a queue, all of `file_size` bytes. Places without a file read as zeros.
 
     `files` are the paths by the queue's byte at which each file begins. `misfit` says why other files cannot
-    be compared.
+    be compared. A copy is made from the `original`.
     """
 
     topic: str
@@ -87,6 +87,7 @@ class StoredQueue:
     file_size: int
     files: dict[int, str] = field(default_factory=dict)
     misfit: str = ""
+    original: StoredQueue | None = None
 
     @staticmethod
     def list_in(root: str, queue: QueueKey, file_size: int, *, is_batch: bool) -> StoredQueue:
@@ -191,9 +192,9 @@ class QueuePlaces:
     """Where the entries of a queue's messages belong.
 
     Units `first` to `stop` exist; in a simple queue these are queue offsets. `entries` counts messages,
-    `misplaced` those whose offset no queue can have. `problem` says why the queue cannot be built: what was
-    expected, and what was found. `is_part`: the messages before the first one are not looked at, so that
-    nothing is said of their places.
+    `misplaced` those whose offset no queue can have, or that are too far away from the others, which are not
+    fewer. Of the latter `problem` says what was expected, and what was found. `is_part`: the messages before
+    the first one are not looked at, so that nothing is said of their places.
     """
 
     topic: str
@@ -208,14 +209,29 @@ class QueuePlaces:
     misplaced: int = 0
     problem: tuple[str, str] | None = None
 
-    def add(self, rows: _Units) -> Iterator[PlacedUnits]:
-        """The places of the next messages, which count and have consecutive offsets (`Claims.add`)."""
-        if self.problem is None:
-            yield from (self._append if self.is_batch else self._place)(rows)
+    def add(self, rows: _Units, *, is_new: bool) -> Iterator[PlacedUnits | None]:
+        """The places of the next messages, which count and have consecutive offsets (`Claims.add`). Yields
+        None where the queue begins again: with these (`is_new`), or without the messages before, which were
+        too far away.
+        """
+        first, stop = int(rows["offset"][0]), int(rows["offset"][-1]) + 1
+        jump_max = min(_LOST_MAX, _LOST_FILES_MAX * self.per_file)
+        jump = max(first - self.stop, self.first - stop) if self.stop and not self.is_batch else 0
+        if jump > jump_max and not is_new:
+            self.misplaced += min(self.entries, len(rows))
+            self.problem = (
+                f"consecutive queue offsets (at most {jump_max} missing)",
+                f"offset {first} at physical offset {rows['physical'][0]}, and {self.first} to {self.stop}",
+            )
+            if self.entries >= len(rows):
+                return
+        if jump > jump_max or is_new:
+            self.begin_again()
+            yield None
+        yield from (self._append if self.is_batch else self._place)(rows)
 
     def begin_again(self) -> None:
         self.first = self.stop = self.max_offset = self.entries = 0
-        self.problem = None
 
     def _append(self, rows: _Units) -> Iterator[PlacedUnits]:
         stops = np.add(rows["offset"], rows["batch_size"])
@@ -236,12 +252,6 @@ class QueuePlaces:
         if not self.stop:
             yield from self._blank(self._begin(first), first)
             self.first = self.stop = first
-        jump_max = min(_LOST_MAX, _LOST_FILES_MAX * self.per_file)
-        if max(first - self.stop, self.first - stop) > jump_max:
-            found = f"offset {first} at physical offset {int(rows['physical'][0])} while the queue has "
-            found += f"{self.first} to {self.stop}"
-            self.problem = (f"consecutive queue offsets (at most {jump_max} missing)", found)
-            return
         if first > self.stop:
             yield from self._lost(self.stop, first, units[:1])
         elif first < self.first:
@@ -410,6 +420,23 @@ class ComparedQueue:
             right[rows] = leads_to_own(self.log, self.key, start + rows, stored[rows])
         return right
 
+    def as_copied(self, placed: PlacedUnits) -> PlacedUnits:
+        """The units, with those of the original that lead to other messages which claim their places. An
+        address in consumequeue_ext, which is not copied, is no tags code.
+        """
+        original, start, units = self.stored.original, placed.start, placed.units
+        if self.log is None or original is None or original.misfit:
+            return placed
+        stored = original.read(start, start + len(units))
+        kept = (
+            message_mask(stored)
+            & (stored["physical_offset"] != units["physical_offset"])
+            & (stored["physical_offset"] < self.log_stop)
+            & ~is_ext_address(stored["tags_code"])
+        )
+        kept[kept] = leads_to_own(self.log, self.key, start + np.flatnonzero(kept), stored[kept])
+        return placed._replace(units=np.where(kept, stored, units).astype(CQ_UNIT))
+
     def compare(self, placed: PlacedUnits, broker_start: int) -> None:
         units = placed.units
         by_broker = np.zeros(len(units), bool)
@@ -569,10 +596,11 @@ class QueueComparison:
             if not len(rows):  # nothing is known of it yet
                 del self.queues[queue.key]
         for is_new, part in queue.seen.add(rows) if len(rows) else ():
-            if is_new:
-                self._begin_again(queue)
-            for placed in queue.places.add(part):
-                if queue.error is None:
+            for placed in queue.places.add(part, is_new=is_new):
+                if placed is None:
+                    queue.begin_again()
+                elif queue.error is None:
+                    placed = queue.as_copied(placed)
                     try:
                         _, end = self._filing.ends.get(queue.key, (-1, -1))
                         queue.compare(placed, max(self._broker_start, end))
