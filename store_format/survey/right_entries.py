@@ -325,9 +325,8 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
     """The entries that the log's messages give for these ascending queue offsets; each queue once."""
     offsets = {(queue.topic, queue.queue_id): mine for queue, mine in wanted}
     runs = [queue.piece(*run) for queue, mine in wanted for run in _runs(mine)]
-    floors = {key: int(mine[0]) for key, mine in offsets.items()}
-    dispatch = Dispatch(
-        floors, {}, frozenset(), DELAY_LEVELS_MS, lambda key: -1 if key in floors else OFFSET_MAX
+    dispatch = Dispatch(  # also of earlier offsets: a message with offset 0 may begin the queue again
+        {}, {}, frozenset(), DELAY_LEVELS_MS, lambda key: -1 if key in offsets else OFFSET_MAX
     )
     for start, stop in merged_ranges(_stretch(log, run) for run in runs):
         for run in log.runs(start, stop):
@@ -500,11 +499,14 @@ class Contradictions:
             beside = {(key, int(before[i])), (key, int(offsets[i + 1]) - 1 if i + 1 < len(rows) else -1)}
             beside |= {(key, offset ^ (1 << bit)) for bit in range(63)}
             beside |= {((key[0], _flipped(key[1], bit)), offset) for bit in range(32)}
-            file = self.log.file_at(place)
-            if file is None or not self._left or self._entry(key, offset) == place:
+            file, entry = self.log.file_at(place), self._entry(key, offset)
+            if file is None or not self._left or entry == place:
                 continue
             self._left -= 1
-            if self._entry(key, offset) is None:  # a queue file that is shifted by an entry
+            other = None if entry is None else place_of_message(self.log, entry)
+            if other is not None and (other.key, other.offset) != (key, offset):
+                continue  # the entries of the queue are wrong
+            if entry is None:  # a queue file that is shifted by an entry
                 beside.discard((key, offset + 1))
             own = next((each for each in beside if self._entry(*each) == place and self._fits(*each)), None)
             if own is not None and not self._is_built(key):

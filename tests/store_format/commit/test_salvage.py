@@ -15,7 +15,7 @@ from tests.support.referee.made import BrokerStore
 from tests.support.referee.world import overwrite
 from tests.support.staged import Rows, rows_by_queue
 
-SIZE_AT, MAGIC_AT, QUEUE_ID_AT, OFFSET_AT, PHYSICAL_AT = 3, 7, 15, 27, 35
+SIZE_AT, MAGIC_AT, QUEUE_ID_AT, OFFSET_AT, PHYSICAL_AT, BODY_AT = 3, 7, 15, 27, 35, 88
 
 
 def _salvaged(root: Path) -> Rows:
@@ -89,6 +89,17 @@ def test_an_entry_beside_entries_that_lead_nowhere_contradicts_no_message(store:
     assert [offset for offset, _ in _salvaged(root)["A", 0]] == [0, 1, 2, 3, 4]
 
 
+def test_an_entry_contradicts_no_message_whose_queue_has_entries_of_others(tmp_path: Path) -> None:
+    """The log is another store's: the only entry of A-1 leads to a message of A-0 by chance."""
+    store = BrokerStore(tmp_path / "store")
+    for offset in (0, 4, 5, 6):
+        store.put("A", offset=offset)
+    first, *others = store.entries["A", 0]
+    store.entries |= {("A", 0): others, ("A", 1): [first]}
+    store.first["A", 1] = 0
+    assert [offset for offset, _ in _salvaged(store.write())["A", 0]] == [0, 4, 5, 6]
+
+
 def test_entries_of_a_shifted_file_are_no_beginning(store: BrokerStore) -> None:
     root = store.write()
     before = rows_by_queue(root)
@@ -140,3 +151,26 @@ def test_a_message_that_claims_a_queue_that_a_broker_builds_stays_there(store: B
     flip(root, store.messages[2].physical_offset + QUEUE_ID_AT, 2)
     recover(str(root)).apply()
     assert _file(root, "A/2").exists()
+
+
+def test_a_copy_keeps_the_first_of_two_messages_behind_a_damaged_one(tmp_path: Path) -> None:
+    """A broker that makes the queue of the copy's log files the second one, too, behind the gap."""
+    store = BrokerStore(tmp_path / "store")
+    for offset in (0, 1, 2, 3, 3, 4):
+        store.put("A", offset=offset)
+    root = store.write()
+    before = rows_by_queue(root)["A", 0]
+    flip(root, store.messages[1].physical_offset + BODY_AT)
+    assert _salvaged(root)["A", 0] == [before[0], *before[2:]]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_message_far_away_from_the_others_of_its_queue_is_left(store: BrokerStore, number: int) -> None:
+    """No entry shows its queue offset, of which a bit was flipped."""
+    root = store.write()
+    before = rows_by_queue(root)["A", 0]
+    overwrite(_file(root, "A/0"), number * 20, before[number - 1][1].to_bytes(8))
+    flip(root, store.messages[number].physical_offset + OFFSET_AT - 2, 0x20)
+    left = recover(str(root), into=str(root.with_name("new")), salvage=True).table().to_pylist()
+    assert [row["entries"] for row in left if row["action"] == "left"] == [1]
+    assert _salvaged(root)["A", 0] == before[:number] + before[number + 1 :]

@@ -459,3 +459,16 @@ def test_entries_of_expired_messages_in_exchanged_files_are_no_damage(tmp_path: 
     third.rename(second)
     first.rename(third)
     assert [offset for offset, _ in _places(tmp_path, "A")] == [*range(6, 14)]
+
+
+def test_entries_of_a_shifted_file_hide_no_new_beginning(tmp_path: Path) -> None:
+    """The topic was deleted and created again: the first messages of the log are not of its queue."""
+    store = BrokerStore(tmp_path)
+    for _ in range(5):
+        store.put("A")
+    store.restart("A")
+    for _ in range(3):
+        store.put("A")
+    store.entries["A", 0].insert(0, bytes(20))
+    found = MessageStore.open(str(store.write())).queue("A", 0).to_table(0, 3, columns=["physicalOffset"])
+    assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[5:]]
