@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import goldens
+from tests.support import goldens, sparse_copies
 from tests.support.fork_server import ForkServer
 from tests.support.longest_first import longest_first
 from tests.support.object_server import ObjectServer, served
@@ -58,6 +58,8 @@ sys.dont_write_bytecode = False
 # would ignore it too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+sparse_copies.install()
 
 # The markers of tests that `--quick` leaves out.
 NOT_QUICK = ("spark", "process", "slow", "interop")
