@@ -511,7 +511,7 @@ def ask_all(
     truth: Truth,
     place: Path,
     *,
-    keys: int = 6,
+    keys: int = 3,
     write_to: Sequence[QueueKey] = (),
     settings: StoreSettings | None = None,
 ) -> list[Answer]:

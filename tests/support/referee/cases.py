@@ -907,12 +907,13 @@ def killed_while_it_repairs_the_index(place: Path) -> World:
     world.commit_offset("G", "T", 0, 2)
     world.broker_writes(numbered("T", 110, 28, queues=3), queued=12, torn=False)
     killed, now_ms = numbered("U", 900, 11, queues=1), world.now_ms + 1000
-    states = States()
+    states, indexes, index_states = States(), States(), 0
     with ForkServer() as forks:
         before = shutil.copytree(world.root, place / "before")
         for _, root in killed_stores(
-            forks, before, place, "kill", commit_killed, killed, now_ms, part=(1, 2)
-        ):  # the repair comes first
+            forks, before, place, "kill", commit_killed, killed, now_ms, part=(4, 8)
+        ):  # the stretch in which the index is repaired
+            index_states += indexes.is_new(root / "index")
             if not states.is_new(root):
                 continue
             left = World(root, world.truth.copy(), place, now_ms=now_ms)
@@ -923,6 +924,7 @@ def killed_while_it_repairs_the_index(place: Path) -> World:
             left.truth.appended(root, more, result)
             left.refresh()
             world.answers.append(verify(root, left.truth))
+    assert index_states == 4
     world.write(numbered("V", 800, 3, queues=3))
     return world
 
