@@ -146,7 +146,7 @@ def test_a_commit_over_a_cluster_follows_the_table(tmp_path: Path, forks: ForkSe
     }
     seen = States()
     for _, killed in killed_stores(
-        forks, cluster, tmp_path / "killed", "kill", write_cluster, _NAMES, every=2
+        forks, cluster, tmp_path / "killed", "kill", write_cluster, _NAMES, every=5
     ):
         if not seen.is_new(killed):
             continue

@@ -22,8 +22,8 @@ _ROOT = Path(__file__).parents[3]
 @pytest.mark.timeout(3600)  # 200 rounds with --whole
 @pytest.mark.parametrize("how", HOW)
 def test_a_file_that_changes_under_a_reader(tmp_path: Path, how: str, whole: bool) -> None:
-    """200 rounds of each reader with --whole, else 5."""
-    rounds = 200 if whole else 5
+    """200 rounds of each reader with --whole, else 3."""
+    rounds = 200 if whole else 3
     child = subprocess.run(
         [sys.executable, "-m", "tests.support.shrinking", str(tmp_path), how, str(rounds)],
         capture_output=True,
