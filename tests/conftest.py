@@ -65,7 +65,8 @@ sparse_copies.install()
 NOT_QUICK = ("spark", "process", "slow", "interop")
 
 # `--hypothesis-profile=explore` looks where the default, the same examples on every run, does not.
-settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
+settings.register_profile("deterministic", derandomize=True, deadline=None, database=None, max_examples=60)
+settings.register_profile("whole", derandomize=True, deadline=None, database=None)
 settings.register_profile(
     "explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
@@ -101,8 +102,9 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("quick"):
-        settings.load_profile("quick")
+    for name in ("whole", "quick"):
+        if config.getoption(name):
+            settings.load_profile(name)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

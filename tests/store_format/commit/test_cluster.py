@@ -117,9 +117,9 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
 def test_killed_anywhere_a_replay_finds_all_or_nothing(
     cluster: Path, tmp_path: Path, forks: ForkServer, part: tuple[int, int], whole: bool
 ) -> None:
-    """Every change is a kill with --whole, else every third one."""
+    """Every change is a kill with --whole, else every fifth one."""
     kills = checked = 0
-    every = 1 if whole else 3
+    every = 1 if whole else 5
     outcomes = set()
     states = States()
     for _, root in killed_stores(

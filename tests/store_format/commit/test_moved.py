@@ -1,7 +1,7 @@
 """A store whose writer died at any change of a file is copied, renamed, or gets another commitlog directory:
 its commit is completed where the store is now, and what is at the old place stays as it is.
 
-Every change is a kill with --whole, else every third one.
+Every change is a kill with --whole, else every fifth one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture
 def every(whole: bool) -> int:
     """Of so many changes one is a kill."""
-    return 1 if whole else 3
+    return 1 if whole else 5
 
 
 @pytest.fixture

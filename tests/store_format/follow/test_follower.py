@@ -168,7 +168,7 @@ def test_commits_are_seen_whole(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_commit_that_was_broken_off(tmp_path: Path, forks: ForkServer, whole: bool) -> None:
     """Killed at each of its changes: before it is published nothing of it counts, and the next writer
-    completes it. Without --whole, at every third change.
+    completes it. Without --whole, at every fifth change.
 
     It fills several files of the log. Who begins to follow while it lies there half done sees the rest of it,
     too.
@@ -177,7 +177,7 @@ def test_a_commit_that_was_broken_off(tmp_path: Path, forks: ForkServer, whole: 
     append(before, numbered("T", 0, 40), key=("q", 0))
     changes = count_changes(forks, shutil.copytree(before, tmp_path / "whole"), write, 40, 150)
     states = States()
-    for at in range(1, changes + 1, 1 if whole else 3):
+    for at in range(1, changes + 1, 1 if whole else 5):
         root = shutil.copytree(before, tmp_path / str(at))
         follower = followed(root)
         kill_at(forks, root, "kill", at, write, 40, 150)
