@@ -110,7 +110,8 @@ def unopened(refs: UnitRefs, each: Callable[..., Iterable[list[Bad]]] = map) -> 
 
 def _have_wrong_port(units: Units) -> NDArray[np.bool_]:
     """Which units have a host that is no InetSocketAddress: MessageDecoder returns null for them."""
-    return (units.integers("born_port") | units.integers("store_port")).view(np.uint32) > _PORT_MAX
+    born, store = (units.integers(f"{host}_port").view(np.uint32) for host in ("born", "store"))
+    return (born > _PORT_MAX) | (store > _PORT_MAX)
 
 
 def _decode(
