@@ -243,7 +243,8 @@ class LogComparison:
         before = queue.stored.read(first - 1, first)
         is_known = not message_mask(before)[0] or before["physical_offset"][0] < self.log.min_offset
         is_known = is_known or leads_to_own(self.log, queue.key, np.array([first - 1]), before)[0]
-        return not (valid_units(before)[0] and is_known)
+        end, _ = self.filing.ends.get(queue.key, (first, -1))  # a broker ends it at an entry of zeros
+        return end < first or not (valid_units(before)[0] and is_known)
 
     def parts(self, start: int) -> Iterator[LogPart]:
         """The messages of the log from `start`, where a message begins, without those that are `filled`."""

@@ -546,3 +546,16 @@ def test_a_write_files_a_message_before_no_entry_of_another(tmp_path: Path) -> N
     options = replace(_options(sync=False), settings=settings_from(store.conf))
     commit(str(root), [stage(root, numbered("B", 0, 1, queues=1))], options=options)
     assert rows_by_queue(root)["A", 0] == before["A", 0]
+
+
+def test_a_write_after_a_crash_mends_zeros_at_which_a_broker_ends_a_queue(tmp_path: Path) -> None:
+    """Their message is before those that a broker dispatches after the crash (ConsumeQueue.recover)."""
+    store = BrokerStore(tmp_path, log_file_size=1024, queue_entries=64)
+    for _ in range(20):
+        store.put("A")
+    entries = store.entries["A", 0]
+    before, entries[2] = b"".join(entries), bytes(20)
+    root = store.write(crashed=True)
+    options = replace(_options(sync=False), settings=settings_from(store.conf))
+    commit(str(root), [stage(root, numbered("B", 0, 1, queues=1))], options=options)
+    assert (root / "consumequeue/A/0" / f"{0:020d}").read_bytes().startswith(before)
