@@ -108,6 +108,13 @@ def recovered_queues(
     starts = dict.fromkeys(doubtful, 0)
     filing = cache(lambda: filing_behind(root, log, StoreState.CRASHED, end.start))
     missing = _missing_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
+    is_empty = any(
+        queues[key].bounds is not None and not _is_filled(queues[key]) for key in missing if key in queues
+    )
+    firsts = filing().firsts if is_empty else {}  # the entries of a queue may all lead behind the log's end
+    for key in firsts.keys() & missing.keys():
+        kept = missing[key].units["physical_offset"] >= firsts[key]
+        missing[key] = MissingEntries(missing[key].queue_offsets[kept], missing[key].units[kept])
     queues, gaps = _with_tail(
         log, queues, tail, starts, missing, lambda key: select(key[0]) and key not in damaged
     )

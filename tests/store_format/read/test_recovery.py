@@ -472,3 +472,17 @@ def test_entries_of_a_shifted_file_hide_no_new_beginning(tmp_path: Path) -> None
     store.entries["A", 0].insert(0, bytes(20))
     found = MessageStore.open(str(store.write())).queue("A", 0).to_table(0, 3, columns=["physicalOffset"])
     assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[5:]]
+
+
+def test_messages_of_a_deleted_topic_stay_deleted_if_the_later_ones_are_lost(tmp_path: Path) -> None:
+    """After a crash. The topic was created again, and the last file of the log is lost, with its messages."""
+    store = BrokerStore(tmp_path, log_file_size=1024)
+    store.put("A")
+    store.put("A")
+    store.restart("A")
+    store.put("A", 1)
+    for topic in "BBBAA":
+        store.put(topic)
+    (store.write(crashed=True) / "commitlog" / f"{1024:020d}").unlink()
+    queues = Store.open(str(tmp_path)).queues("A".__eq__)
+    assert [(queue.queue_id, queue.max_offset) for queue in queues] == [(1, 1)]
