@@ -113,8 +113,8 @@ def recovered_queues(
     )
     firsts = filing().firsts if is_empty else {}  # the entries of a queue may all lead behind the log's end
     for key in firsts.keys() & missing.keys():
-        kept = missing[key].units["physical_offset"] >= firsts[key]
-        missing[key] = MissingEntries(missing[key].queue_offsets[kept], missing[key].units[kept])
+        found, is_later = missing[key], missing[key].units["physical_offset"] >= firsts[key]
+        missing[key] = MissingEntries(found.queue_offsets[is_later], found.units[is_later])
     queues, gaps = _with_tail(
         log, queues, tail, starts, missing, lambda key: select(key[0]) and key not in damaged
     )
