@@ -135,7 +135,7 @@ class Claims:
                 self.left = [(-1, begin, 0, OFFSET_MAX)]
             self.begin = self.begin if self.runs else begin
             if begin >= self.start:
-                self._is_built = self.end < 0
+                self._is_built = self.end <= 0
                 self._filed, self.start = self.end, OFFSET_MAX
             done, behind = first, int(rows["physical"][high - 1]) + 1
             for start, end in [*self.take(first, stop, begin), (stop, stop)]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from store_format.consumequeue.dispatch import CLAIM, Claims, Filing, counted
+from store_format.names import QueueKey
 
 
 def rows(offsets: list[int], first: int = 0) -> NDArray[np.void]:
@@ -49,8 +50,10 @@ CASES = {
 }
 
 
-def test_no_file_shows_that_a_topic_was_created_again() -> None:
-    claims = Filing(start=0).claims(("T", 0))
+@pytest.mark.parametrize("ends", [{}, {("T", 0): (0, -1)}])
+def test_no_file_shows_that_a_topic_was_created_again(ends: dict[QueueKey, tuple[int, int]]) -> None:
+    """There is none, or it is blank."""
+    claims = Filing(start=0, ends=ends).claims(("T", 0))
     assert [is_new for is_new, _ in claims.add(rows([0, 1, 2, 0, 1, 2, 3]))] == [False, False]
     assert claims.runs == [(0, 4)]
 
