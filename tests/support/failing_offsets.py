@@ -1,17 +1,14 @@
-"""Processes that change a group's offsets and die at their Nth change of a file: run as `python -m
-tests.support.failing_offsets`.
+"""Changes of a group's offsets that die at their Nth change of a file, in forks of a process without threads.
 
-Arguments: a directory that is copied for each process, where the copies go, what to do (`kill` or `torn`) and
-whose offsets change (`store`, `local`, or `member`: of a group that it joins and leaves). Each process is a
-fork of one without threads. Prints how many changes a whole run makes; copy N is the one of a kill at
-change N.
+What to do is `kill` or `torn`. Whose offsets change is `store`, `local`, or `member`: of a group that it
+joins and leaves.
 """
 
 from __future__ import annotations
 
 import shutil
 import signal
-import sys
+from pathlib import Path
 
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.consumer import MessageQueue
@@ -46,21 +43,15 @@ def _run(what: str, at: int, kind: str, root: str) -> None:
     change(kind, root)
 
 
-def main(base: str, copies: str, what: str, kind: str) -> None:
-    with ForkServer() as forks:
-        for at in range(1, _CHANGES_MAX):
-            root = shutil.copytree(base, f"{copies}/{at}")
-            ended = forks.run(_run, what, at, kind, root)
-            assert not ended.error, ended.error
-            if not ended.signal:
-                print(at - 1)
-                return
-            assert ended.signal == signal.SIGKILL, ended
+def kill_at_each_change(forks: ForkServer, base: Path, copies: Path, what: str, kind: str) -> int:
+    """Kills the change of a copy of `base` at its 1st change of a file, at its 2nd, and so on; the copies are
+    named 1, 2, …, and the change of the last copy is complete. Returns how many were killed.
+    """
+    for at in range(1, _CHANGES_MAX):
+        root = shutil.copytree(base, copies / f"{at}")
+        ended = forks.run(_run, what, at, kind, str(root))
+        assert not ended.error, ended.error
+        if not ended.signal:
+            return at - 1
+        assert ended.signal == signal.SIGKILL, ended
     raise AssertionError(f"more than {_CHANGES_MAX} changes")
-
-
-if __name__ == "__main__":
-    # as the module that pickled actions name, not as __main__
-    from tests.support.failing_offsets import main as run
-
-    run(*sys.argv[1:])

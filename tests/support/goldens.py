@@ -11,6 +11,7 @@ import json
 import pathlib
 import shutil
 import tarfile
+from functools import lru_cache
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1] / "golden"
@@ -36,6 +37,11 @@ def expected(name: str) -> dict[str, Any]:  # Any: JSON, its fields are told in 
 
 def expected_rows(name: str) -> list[dict[str, Any]]:
     """One object per message of every topic and queue, in the order of the file."""
+    return [row.copy() for row in _rows(name)]
+
+
+@lru_cache(2)  # a module asks about one store again and again
+def _rows(name: str) -> list[dict[str, Any]]:
     with gzip.open(ROOT / name / "expected.jsonl.gz", "rb") as lines:
         return [_object(json.loads(line)) for line in lines]
 

@@ -29,9 +29,9 @@ from store_format.errors import (
 from store_format.metadata.group_offsets import read_broker_offsets, read_group_offsets
 from store_format.metadata.read import read_local_offsets
 from tests.support import goldens
-from tests.support.failing_offsets import NEW_OFFSET
+from tests.support.failing_offsets import NEW_OFFSET, kill_at_each_change
+from tests.support.fork_server import ForkServer
 
-ROOT = Path(__file__).resolve().parents[3]
 T0 = MessageQueue("T", "b", 0)
 
 
@@ -246,7 +246,9 @@ def test_offsets_in_rocksdb(
 @pytest.mark.parametrize("kind", ["store", "local"])
 @pytest.mark.parametrize("what", ["kill", "torn"])
 @pytest.mark.parametrize("is_new", [False, True])
-def test_killed_at_every_change(tmp_path: Path, kind: str, what: str, is_new: bool) -> None:
+def test_killed_at_every_change(
+    tmp_path: Path, forks: ForkServer, kind: str, what: str, is_new: bool
+) -> None:
     """What is read afterwards is the old offset or the new one, others' stand, and the next one saves."""
     base = tmp_path / "base"
     _store(base)
@@ -260,13 +262,7 @@ def test_killed_at_every_change(tmp_path: Path, kind: str, what: str, is_new: bo
     if not is_new:
         assert store_at(base).save({T0: 7, other: 70})
     (tmp_path / "copies").mkdir()
-    command = [
-        sys.executable, "-m", "tests.support.failing_offsets", str(base), str(tmp_path / "copies"), what,
-        kind,
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    changes = int(done.stdout)
+    changes = kill_at_each_change(forks, base, tmp_path / "copies", what, kind)
     assert changes >= 3
     seen = []
     for at in range(1, changes + 2):

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,9 +32,10 @@ from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
 from store_format.files.lock import StoreLock
 from store_format.files.polling import Clocks
 from store_format.files.write import FileWrites
+from tests.support.failing_offsets import kill_at_each_change
+from tests.support.fork_server import ForkServer
 from tests.support.ownership import begins, double_ownership, queues_by_client, read_events
 
-ROOT = Path(__file__).resolve().parents[4]
 QUEUES = [MessageQueue("T", "b", queue_id) for queue_id in range(4)]
 LEASE = 30.0
 
@@ -626,18 +625,16 @@ def test_replays_are_marked(group: Group) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("what", ["kill", "torn"])
-def test_a_member_killed_at_every_change_is_succeeded(tmp_path: Path, what: str) -> None:
+def test_a_member_killed_at_every_change_is_succeeded(tmp_path: Path, forks: ForkServer, what: str) -> None:
     """It joins, begins at 3, records 5, leaves with 20. Whoever comes next goes on from one of these, and
     never from an earlier one.
     """
     base, copies = tmp_path / "base", tmp_path / "copies"
     (base / "config").mkdir(parents=True)
     copies.mkdir()
-    command = [sys.executable, "-m", "tests.support.failing_offsets", str(base), str(copies), what, "member"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    changes = kill_at_each_change(forks, base, copies, what, "member")
     starts = []
-    for at in range(1, int(done.stdout) + 2):
+    for at in range(1, changes + 2):
         root = str(copies / str(at))
         queue = MessageQueue("T", "b", 0)
         store = StoreOffsets("g", {"b": root})
