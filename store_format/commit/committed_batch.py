@@ -29,7 +29,7 @@ from store_format.metadata.read import known_topics
 from store_format.names import QueueKey
 from store_format.survey.fates import kept_topics, missing_topics
 from store_format.survey.gone import Gone
-from store_format.survey.queues import LogScan, by_queue, scan_log, within_damage
+from store_format.survey.scan import LogScan, by_queue, scan_log, within_damage
 
 _NAMES_MAX = 50  # of ranges of lost messages in an error
 

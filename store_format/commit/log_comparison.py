@@ -47,18 +47,9 @@ from store_format.survey.fates import (
     past_queues,
     question,
 )
-from store_format.survey.queues import (
-    ComparedQueue,
-    LogPart,
-    LogScan,
-    OnPlacedUnits,
-    QueueComparison,
-    StoredQueue,
-    scan_log,
-    scan_part,
-    within_damage,
-)
+from store_format.survey.queues import ComparedQueue, OnPlacedUnits, QueueComparison, StoredQueue
 from store_format.survey.right_entries import Contradictions, leads_to_own, shown_delays
+from store_format.survey.scan import LogPart, LogScan, scan_log, scan_part, within_damage
 
 _log = logging.getLogger(__name__)
 
@@ -190,7 +181,7 @@ class LogComparison:
             return
         scan = self.scan = self._scan()
         comparison = QueueComparison(
-            self._find(scan.batch_topics),
+            self._find(scan.batch_topics or frozenset()),
             log=self.log,
             contradictions=Contradictions(self.source, self.log),
             log_stop=self.stop,

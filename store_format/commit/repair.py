@@ -91,7 +91,8 @@ from store_format.survey.log_end import (
     find_readable_end,
     scan_to_end,
 )
-from store_format.survey.queues import ComparedQueue, LogPart
+from store_format.survey.queues import ComparedQueue
+from store_format.survey.scan import LogPart
 
 _log = logging.getLogger(__name__)
 

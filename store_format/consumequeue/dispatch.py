@@ -37,8 +37,6 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.arrays.ranges import distinct_values
-from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
 from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
@@ -413,13 +411,13 @@ ENTRY_ROW = np.dtype(
 
 
 class Dispatch:
-    """Collects the missing entries of runs of messages, which must come in the order of the log."""
+    """Collects the missing entries of messages, which must come in the order of the log."""
 
     def __init__(
         self,
         max_offsets: Mapping[QueueKey, int],
         last_physical_offsets: Mapping[QueueKey, int],
-        batch_topics: frozenset[str],
+        batch_topics: frozenset[str] | None,
         delay_levels_ms: tuple[int, ...],
         floor: Callable[[QueueKey], int] = lambda _: -1,
         filing: Callable[[], Filing] = Filing,
@@ -428,11 +426,11 @@ class Dispatch:
 
         `max_offsets` and `last_physical_offsets` describe the queues on disk; `floor` gives the last physical
         offset of queues that `last_physical_offsets` lacks. `filing` decides between messages with one
-        offset.
+        offset. `batch_topics` as for `find_entries`.
         """
         self._max_offsets = max_offsets
         self._last_physical_offsets = last_physical_offsets
-        self._batch_topics = batch_topics
+        self._batch_topics, self._knows_batches = batch_topics or frozenset(), batch_topics is not None
         self._delay_levels_ms = delay_levels_ms
         self._floor, self._filing = floor, filing
         self.count = 0  # entries collected since the last `take`
@@ -442,9 +440,8 @@ class Dispatch:
         self._rows: list[NDArray[np.void]] = []
         self._table: QueueTable | None = None
 
-    def add(self, run: UnitRun, commit_log: CommitLog) -> None:
-        """Adds the missing entries of a run. A message whose queue or offset is impossible adds none."""
-        refs = commit_log.refs_of(run)
+    def add(self, refs: UnitRefs) -> None:
+        """Adds the missing entries of units. A message whose queue or offset is impossible adds none."""
         if kernels.worth(len(refs)):
             self._table = self._table or QueueTable(self._rules)
             entries, odd = self._table.entries(refs)
@@ -455,7 +452,7 @@ class Dispatch:
                 return
             refs = refs.select(odd)
         units, _ = locate(refs, verify_crc=False)
-        found = find_entries(units, batch_topics=self._batch_topics)
+        found = find_entries(units, batch_topics=self._batch_topics if self._knows_batches else None)
         numbers = np.array([self._number(queue) for queue in found.keys], np.int64)
         if not len(found.key):
             return
@@ -469,7 +466,7 @@ class Dispatch:
     def _rules(self, queue: QueueKey) -> QueueRules:
         number = self._number(queue)
         is_odd = queue[0] == SCHEDULE_TOPIC or queue[0] in self._batch_topics
-        return QueueRules(number, *self._floors[number], is_odd)
+        return QueueRules(number, *self._floors[number], 1 if is_odd else 2 * (not self._knows_batches))
 
     def _number(self, queue: QueueKey) -> int:
         number = self._queues.get(queue)
@@ -595,13 +592,13 @@ class QueueRules(NamedTuple):
     """What is known of a queue: its number in entries, and which entries count.
 
     These are the entries with an offset of at least `offset` whose message lies behind the physical offset
-    `physical`. `is_odd`: the kernel does not know the rules of the queue.
+    `physical`. `odd`: the kernel does not know the rules of the queue: 1; those of its inner batches: 2; 0.
     """
 
     number: int
     offset: int
     physical: int
-    is_odd: bool
+    odd: int
 
 
 class QueueTable:

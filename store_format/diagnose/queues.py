@@ -249,7 +249,7 @@ class QueueCheck:
 
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""
-        self._dispatch.add(run, self._log)
+        self._dispatch.add(self._log.refs_of(run))
         if self._dispatch.count >= _PENDING_MAX:
             self._compare_pending()
 

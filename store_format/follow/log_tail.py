@@ -40,8 +40,8 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFF
 from store_format.message.locate import UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
-from store_format.read.log_reader import survey
 from store_format.read.store import Queue
+from store_format.survey.scan import queues_of_log
 
 # the fixed part of a message and some of its body: offsets and times differ from any earlier message there
 _HEAD_SIZE = 96
@@ -490,7 +490,7 @@ def offset_behind(queue: Queue, place: int) -> int:
     begin, first = _begin(queue)
     if begin > physical_offset:
         return first
-    behind = survey(queue.store.log, queue.topic.__eq__, start=physical_offset).queues[queue.key]
+    behind = queues_of_log(queue.store.log, queue.topic.__eq__, start=physical_offset).queues[queue.key]
     begin, first, _ = behind.epochs[0]
     return first + (begin == physical_offset)
 

@@ -17,11 +17,12 @@ from store_format.kernels.words import U64, copy, load32, load64, trailing_zeros
 from store_format.layouts import INDEX_UNIT
 
 _QUEUE_ID, _QUEUE_OFFSET, _SYS_FLAG, _BORN_HOST = 12, 20, 36, 48
+_IS_BATCH = 0xC0  # sysflag.INNER_BATCH and NEED_UNWRAP
 _TRANSACTION, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
 
 # A row of the table of queues: where its topic begins in `names`, bytes of the topic, queue id, number in
-# entries, the least queue offset that counts, the physical offset behind which messages count, whether only
-# Python knows the rules of the queue.
+# entries, the least queue offset that counts, the physical offset behind which messages count, and what only
+# Python knows: 1 the rules of the queue, 2 those of its inner batches.
 QUEUE_WIDTH = 7
 # An entry: number of the queue, queue offset, physical offset, size, tags code, store timestamp, messages.
 ENTRY_WIDTH = 7
@@ -203,7 +204,8 @@ def dispatch(
             return NEW_QUEUE, i, count, odd_count
         named = find_named(buffer, parts[4], parts[4] + parts[5])
         tags_code = text_hash(buffer, named[0], named[1], 0)
-        if queues[row + 6] or named[6] or tags_code == MALFORMED:
+        is_odd = queues[row + 6] == 1 or (queues[row + 6] == 2 and flag & _IS_BATCH == _IS_BATCH)
+        if is_odd or named[6] or tags_code == MALFORMED:
             odd[odd_count] = i
             odd_count += 1
             continue

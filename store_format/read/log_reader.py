@@ -1,16 +1,15 @@
 """Reading without consume queues: the commitlog itself names the queues.
 
-RocksDB keeps the consume queues, or they are deleted or damaged. `survey` walks the commitlog once and finds
-its queues and their offsets; `LogReader` returns the rows of a physical range. If a queue offset repeats,
+RocksDB keeps the consume queues, or they are deleted or damaged. `survey/scan.py` finds the queues and their
+offsets; `LogReader` returns the rows of a physical range. If a queue offset repeats,
 `consumequeue/dispatch.py` says which message counts.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import as_bytes
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.dispatch import NO_FILING, Filing, FoundEntries, find_entries, has_queue_offset
+from store_format.commitlog.walk import Damage
+from store_format.consumequeue.dispatch import FoundEntries, find_entries, has_queue_offset
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
@@ -32,66 +31,13 @@ from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 from store_format.survey.fates import LogQueue
 from store_format.survey.right_entries import Contradictions
+from store_format.survey.scan import written_refs
 
 _log = logging.getLogger(__name__)
 
 _UNIT_CHUNK = 1 << 14
-_EPOCHS_MAX = 1000  # each costs a pass over the entries; topics are rarely deleted and created again
-_TAIL_SIZE = 3  # of a message without properties: the last byte of its topic, and their length, two zeros
-_FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class LogSurvey:
-    """The result of a walk over the commitlog.
-
-    `log` is the commitlog as it was listed for the walk. `cuts` are physical offsets at which messages begin,
-    about evenly spaced, the first and the end included.
-    """
-
-    log: CommitLog
-    queues: dict[QueueKey, LogQueue]
-    cuts: list[int]
-    damage: list[Damage]
-
-
-def survey(
-    log: CommitLog,
-    select: Callable[[str], bool],
-    *,
-    start: int | None = None,
-    stop: int | None = None,
-    cut_bytes: int = 64 << 20,
-    is_live: bool = False,
-    begins: Mapping[QueueKey, int] = MappingProxyType({}),
-    filing: Filing = NO_FILING,
-) -> LogSurvey:
-    """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an error.
-
-    From the log's first byte, or from `start`, where no message need begin. With `is_live`, a broker is
-    writing: an incomplete message at the end does not count. Messages before the physical
-    offset at which their queue `begins` are of a deleted topic. `filing` decides between messages with one
-    offset.
-    """
-    end = log.min_offset if start is None else start
-    result = LogSurvey(log, {}, [end], [])
-    for refs in _units(log, stop, is_live, start):
-        if isinstance(refs, Damage):
-            result.damage.append(refs)
-            continue
-        first = int(refs.physical_offsets[0])
-        if first - result.cuts[-1] >= cut_bytes:
-            result.cuts.append(first)
-        units, _ = locate(refs, verify_crc=False)
-        _collect(result.queues, find_entries(units, select), units, begins, filing)
-        end = int(refs.physical_offsets[-1] + refs.sizes[-1])
-    if end > result.cuts[-1] or len(result.cuts) == 1:
-        result.cuts.append(end)
-    for queue in result.queues.values():
-        queue.physical_stop = end
-    return result
 
 
 def scan_units(
@@ -104,7 +50,7 @@ def scan_units(
     is_live: bool = False,
     contradictions: Contradictions | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Every message record of the commitlog in order, in any queue or none. `is_live` as for `survey`.
+    """Every message record of the commitlog in order, in any queue or none. `is_live` as for `LogScan`.
 
     A message that is among `contradictions` is damaged.
     """
@@ -143,51 +89,6 @@ def _units(
                 yield step
             continue
         yield from _parts(written_refs(log, step) if is_live else log.refs_of(step))
-
-
-def written_refs(log: CommitLog, run: UnitRun) -> UnitRefs:
-    """The units of a run of a live store, read again, without a last one that is being appended.
-
-    No checksum covers properties, so that a message that is being appended can look valid. Bytes after the
-    message, or a last byte that is not zero, show that it is complete, and so are the bytes read after that:
-    a broker writes in order.
-    """
-    view, start = log.view(run.file), int(run.positions[0])
-    tail = view.read(run.stop - _TAIL_SIZE, _TAIL_SIZE + _FOLLOWING_SIZE)
-    buffer = view.window(start, run.stop)
-    refs = UnitRefs(run.file, buffer, run.positions - start, run.physical_offsets, run.sizes, None)
-    if any(tail[_TAIL_SIZE:]):
-        return refs
-    units, _ = locate(refs.select(slice(len(refs) - 1, None)), verify_crc=True)
-    # Without properties their length, two zeros, is behind the topic.
-    last = _TAIL_SIZE - 1 if len(units) and units.parts.properties_length[0] else 0
-    return refs if len(units) and any(tail[last : last + 1]) else refs.select(slice(0, len(refs) - 1))
-
-
-def _collect(
-    queues: dict[QueueKey, LogQueue],
-    found: FoundEntries,
-    units: Units,
-    begins: Mapping[QueueKey, int],
-    filing: Filing,
-) -> None:
-    order = np.argsort(found.key, kind="stable")
-    edges = np.flatnonzero(np.diff(found.key[order])) + 1
-    for rows in np.split(order, edges) if len(order) else []:
-        topic, queue_id = key = found.keys[int(found.key[rows[0]])]
-        rows = rows[found.physical[rows] >= begins.get(key, 0)]
-        if not len(rows):
-            continue
-        queue = queues.setdefault(key, LogQueue(*key, claims=filing.claims(key)))
-        queue.add(found.claims(rows))
-        if len(queue.epochs) > _EPOCHS_MAX:
-            position = queue.epochs[-1][0] - units.refs.file.start
-            expected = f"at most {_EPOCHS_MAX} restarts of the queue offsets of {topic}-{queue_id}"
-            raise CorruptStoreError(
-                units.refs.path, position, expected, f"more, the newest from offset {queue.epochs[-1][1]}"
-            )
-        queue.bytes += int(found.size[rows].sum())
-        queue.is_batch = queue.is_batch or bool((found.count[rows] > 1).any())
 
 
 def _parts(refs: UnitRefs) -> Iterator[UnitRefs]:

@@ -47,7 +47,7 @@ from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_s
 from store_format.message.one import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import known_topics
 from store_format.names import QueueKey, is_light_queue
-from store_format.read.log_reader import LogReader, LogSurvey, scan_units, survey
+from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
 from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories, warn_of_other_files
@@ -57,6 +57,7 @@ from store_format.survey.fates import Fate, LogQueue, Unfiled, decide, deleted_u
 from store_format.survey.fates import question as question_of
 from store_format.survey.gone import filing_behind, find_gone, given_up_places, gone_by_ledger, warn_of_gone
 from store_format.survey.right_entries import Contradictions
+from store_format.survey.scan import LogQueues, queues_of_log
 
 _log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class Store:
         if not self.has_consume_queues:
             raise UnsupportedFormatError(
                 f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use "
-                "survey()"
+                "queues_of_log()"
             )
         return self._snapshot(select)
 
@@ -250,7 +251,7 @@ class Store:
 
     def survey(
         self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20
-    ) -> LogSurvey:
+    ) -> LogQueues:
         """The queues as the commitlog shows them, by one walk over the whole commitlog.
 
         Without the queues of deleted topics (`deleted_until`).
@@ -266,7 +267,7 @@ class Store:
             return select(topic) and deleted(topic) < (OFFSET_MAX if stop is None else stop)
 
         begins = noted_begins(self.path)
-        look = partial(survey, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
+        look = partial(queues_of_log, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
         found = look(log, stop=stop)
         if not is_live and any(queue.claims.left for queue in found.queues.values()):
             found = look(log, stop=stop, filing=filing_behind(self.path, log, state))
@@ -276,7 +277,7 @@ class Store:
         self._lost.warn_of_hidden(self, found.queues)
         return found
 
-    def _surveyed(self, select: Callable[[str], bool], cut_bytes: int = 64 << 20) -> LogSurvey:
+    def _surveyed(self, select: Callable[[str], bool], cut_bytes: int = 64 << 20) -> LogQueues:
         """`survey`; of a store without queue files without those of an unknown fate, which it asks about."""
         found = self.survey(select, cut_bytes=cut_bytes)
         if self.has_consume_queues or self.state is StoreState.LIVE or self.unfiled_queues == "read":
@@ -311,7 +312,7 @@ class Store:
         store = replace(self, log=taken.log)
         return [Queue(store, queue, None) for queue in taken.queues.values()]
 
-    def _scanned(self, found: LogSurvey) -> list[Queue]:
+    def _scanned(self, found: LogQueues) -> list[Queue]:
         store = replace(self, log=found.log)
         return [Queue(store, queue.range, queue) for _, queue in sorted(found.queues.items())]
 

@@ -34,12 +34,12 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
-from store_format.read.log_reader import survey
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import OpenStore
 from store_format.survey.fates import Fate, LogQueue, decide, has_light_queues, missing_topics, question
 from store_format.survey.log_end import last_unit
 from store_format.survey.right_entries import Contradictions
+from store_format.survey.scan import queues_of_log
 
 _log = logging.getLogger(__name__)
 
@@ -485,7 +485,7 @@ def _queues_in(
     is_live, begins = taken.state is StoreState.LIVE, noted_begins(store.path)
     high = log.stop if stop is None else stop
     if window is None:
-        return survey(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True
+        return queues_of_log(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True
     limit, unit = min(high, log.min_offset + window), last_unit(log)
     newest, is_joined = min(written_stop(log) if unit is None else unit.stop, high), True
     queues, end = _seen_once(log, topics, log.min_offset, limit, begins, is_live=is_live, written=newest)
@@ -530,7 +530,7 @@ def _seen_once(
     ]
     key = (*files, *places, stop, is_live, topics, *begins.items(), *samples)
     if key not in _SEEN:
-        found = survey(log, _chooser(topics), start=start, stop=stop, is_live=is_live, begins=begins)
+        found = queues_of_log(log, _chooser(topics), start=start, stop=stop, is_live=is_live, begins=begins)
         if len(_SEEN) >= _SEEN_MAX:
             _SEEN.pop(next(iter(_SEEN)))
         _SEEN[key] = found.queues, found.cuts[-1]

@@ -488,9 +488,8 @@ def missing_entries(
             for first, behind in hidden:
                 outside &= (found.physical_offsets < first) | (found.physical_offsets >= behind)
             if outside.any():
-                dispatch.add(
-                    replace(found, positions=found.positions[outside], sizes=found.sizes[outside]), commit_log
-                )
+                kept = replace(found, positions=found.positions[outside], sizes=found.sizes[outside])
+                dispatch.add(commit_log.refs_of(kept))
     if walk.sums.damage_bytes + walk.sums.missing_bytes > known_damage_bytes:
         _log.warning(
             "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue "

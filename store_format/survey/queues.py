@@ -1,8 +1,4 @@
-"""Consume queues compared with the messages of the commitlog, while all cores read the log.
-
-`scan_log` cuts the log into parts of about 64 MiB, which threads scan: reads and kernels run without the
-interpreter lock. The parts, with the queue and index entries of their messages, come back in the order of the
-log. `QueueComparison` takes the entries in this order.
+"""Consume queues compared with the messages of the commitlog, whose entries `scan_log` finds.
 
 A message of a simple queue belongs at the place of its queue offset; `Claims` says which of two messages with
 one queue offset counts. A queue whose offsets begin at 0 again, because its topic was deleted and created
@@ -16,25 +12,18 @@ An address in consumequeue_ext counts as the right tags code (spec 3.4).
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
-from threading import local
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.dispatch import NO_FILING, Dispatch, Filing, pack_entries
+from store_format.consumequeue.dispatch import NO_FILING, Filing, pack_entries
 from store_format.consumequeue.files import QueueKind, can_be_queue, queue_directory
 from store_format.consumequeue.units import (
     is_ext_address,
@@ -49,13 +38,12 @@ from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError
 from store_format.files.read import list_store_files
 from store_format.files.view import open_view
-from store_format.index.updates import IndexBatch, index_batch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
-from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
+from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import LogQueue
 from store_format.survey.right_entries import Contradictions, is_flipped, leads_to_own, place_of_message
+from store_format.survey.scan import by_queue
 
-PART_SIZE = 64 << 20  # bytes of the log
 _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
 _LOST_FILES_MAX = 256  # the same in files of the queue
 _CHUNK = 1 << 16  # units
@@ -637,162 +625,3 @@ class QueueComparison:
             found = self.queues[key] = ComparedQueue(stored, seen, places, self._log, self._log_stop)
             places.low = stored.first if found.is_comparable and not self._is_part else None
         return found
-
-
-# ---- the entries of the messages, in parts of the log ------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LogScan:
-    """What is looked for. `index` is False if nobody needs the index entries. With `check_bodies`, messages
-    with a wrong body are counted as damage; their entries stay.
-    """
-
-    batch_topics: frozenset[str] = frozenset()
-    delay_levels_ms: tuple[int, ...] = tuple(DELAY_LEVELS_MS)
-    index: bool = True
-    tag_keys: bool = True
-    check_bodies: bool = False
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class LogPart:
-    """The entries of the messages that begin in one part of the log, in the order of the log.
-
-    `rows` are ENTRY_ROW records whose `queue` is a place in `queues`. The first message begins at `first`,
-    the last one ends at `stop`; both are -1 without messages. `units` counts the messages; `unopened` ones
-    pass all checks, and no client decodes them.
-    """
-
-    first: int
-    stop: int
-    units: int
-    queues: list[QueueKey]
-    rows: NDArray[np.void]
-    index: IndexBatch | None
-    damage: list[Damage]
-    unopened: int = 0
-
-
-def scan_log(
-    scan: LogScan, log: CommitLog, start: int, stop: int, *, threads: int | None = None
-) -> Iterator[LogPart]:
-    """The parts of [start, stop) in their order. A unit begins at `start`; damage is skipped and listed.
-
-    `threads` is by default the number of cores; 0 scans in this thread.
-    """
-    cuts = _cuts(log, start, stop)
-    if threads is None:
-        threads = len(os.sched_getaffinity(0)) if stop - start > PART_SIZE else 0
-    covered = start
-    with ExitStack() as stack:
-        parts = (
-            _in_threads(scan, log, cuts, threads, stack)
-            if threads
-            else (scan_part(scan, log, *each) for each in cuts)
-        )
-        for (low, high), part in zip(cuts, parts, strict=True):
-            # A part begins where a message was found by its bytes. The messages before decide whether one
-            # begins there: such bytes may be within a message, and a message may have a wrong checksum.
-            if low != start and covered >= low and part.first != covered:
-                part = scan_part(scan, log, covered, high)
-            covered = max(covered, part.stop)
-            yield part
-
-
-def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int, record: UnitRun | None = None) -> LogPart:
-    """The entries of the messages that begin in [start, stop); there is only the `record` if it is given."""
-    dispatch = Dispatch({}, {}, scan.batch_topics, scan.delay_levels_ms)
-    first, end, units = -1, -1, 0
-    indexed: list[IndexBatch] = []
-    damage = []
-    steps = log.walk(start, stop, resync=True) if start < stop and record is None else ()
-    for run in steps if record is None else (record,):
-        if isinstance(run, Damage):
-            damage.append(run)
-            continue
-        first = run.file.start + int(run.positions[0]) if first < 0 else first
-        end, units = run.file.start + run.stop, units + len(run.positions)
-        dispatch.add(run, log)
-        if scan.index:
-            indexed.append(index_batch(log.refs_of(run), tag_keys=scan.tag_keys))
-    closed = 0
-    if scan.check_bodies and start < stop and record is None:
-        from store_format.message.decode import unopened  # it imports pyarrow.compute
-
-        walk, damage = log.walk(start, stop, verify_crc=True, resync=True), []
-        for step in walk:
-            if isinstance(step, Damage):
-                damage.append(step)
-            else:
-                closed += len(unopened(log.refs_of(step)))
-        units = walk.sums.units
-    queues, rows = dispatch.take_rows()
-    units += int((rows["batch_size"][~within_damage(rows["physical"], damage)] - 1).sum())
-    return LogPart(
-        first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage, closed
-    )
-
-
-def within_damage(physical: _Ints, damage: Sequence[Damage]) -> _Mask:
-    """Which physical offsets lie in damage."""
-    return within_ranges(
-        physical, [(each.file.start + each.start, each.file.start + each.stop) for each in damage]
-    )
-
-
-def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[QueueKey, NDArray[np.void]]]:
-    """The ENTRY_ROW records of each queue, in the order of the log."""
-    if not len(rows):
-        return
-    small = len(names) < 1 << 15  # numpy sorts 16-bit numbers in one pass
-    rows = rows[np.argsort(rows["queue"].astype(np.int16 if small else np.int64), kind="stable")]
-    for mine in np.split(rows, np.flatnonzero(np.diff(rows["queue"])) + 1):
-        physical = mine["physical"]
-        if (physical[1:] < physical[:-1]).any():
-            mine = mine[np.argsort(physical, kind="stable")]
-        yield names[int(mine["queue"][0])], mine
-
-
-def _joined_batches(batches: list[IndexBatch]) -> IndexBatch:
-    counts = np.cumsum([0, *(len(each.physical_offsets) for each in batches)])
-    empty = np.empty(0, np.int64)
-    return IndexBatch(
-        np.concatenate([empty, *(each.physical_offsets for each in batches)]),
-        np.concatenate([empty, *(each.store_timestamps for each in batches)]),
-        np.concatenate([np.empty(0, np.int32), *(each.key_hashes for each in batches)]),
-        np.concatenate(
-            [empty, *(each.message_index + base for each, base in zip(batches, counts, strict=False))]
-        ),
-    )
-
-
-def _cuts(log: CommitLog, start: int, stop: int) -> list[tuple[int, int]]:
-    """[start, stop) in parts. Every file begins a part."""
-    places = [start]
-    for file in log.files:
-        places += [place for place in range(file.start, file.stop, PART_SIZE) if start < place < stop]
-    return list(zip(places, [*places[1:], stop], strict=True))
-
-
-def _in_threads(
-    scan: LogScan, log: CommitLog, cuts: list[tuple[int, int]], threads: int, stack: ExitStack
-) -> Iterator[LogPart]:
-    """The parts in order, at most two a thread ahead of the caller: they are held in memory."""
-
-    own = local()  # a FileCache is for one thread
-
-    def run(start: int, stop: int) -> LogPart:
-        own.log = getattr(own, "log", None) or log.apart()
-        return scan_part(scan, own.log, start, stop)
-
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-scan")
-    stack.callback(pool.shutdown, cancel_futures=True)
-    ahead: deque[Future[LogPart]] = deque()
-    left = iter(cuts)
-    while True:
-        while len(ahead) < 2 * threads and (cut := next(left, None)) is not None:
-            ahead.append(pool.submit(run, *cut))
-        if not ahead:
-            return
-        yield ahead.popleft().result()

@@ -330,7 +330,7 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
     )
     for start, stop in merged_ranges(_stretch(log, run) for run in runs):
         for run in log.runs(start, stop):
-            dispatch.add(run, log)
+            dispatch.add(log.refs_of(run))
     found = {}
     for key, entries in dispatch.entries().items():
         mine = np.isin(entries.queue_offsets, offsets[key])

@@ -34,10 +34,10 @@ from store_format.message.encode import StoredMessages
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, UNIQ_KEY
-from store_format.read.log_reader import survey
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored_slice
+from store_format.survey.scan import queues_of_log
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +93,11 @@ def _foreign_levels(
     lacking = [
         level for level in range(1, level_max + 1) if progress.get(level, 0) > 0 and level not in queues
     ]
-    logged = survey(store.log, SCHEDULE_TOPIC.__eq__).queues.keys() | taken.damaged.keys() if lacking else ()
+    logged = (
+        queues_of_log(store.log, SCHEDULE_TOPIC.__eq__).queues.keys() | taken.damaged.keys()
+        if lacking
+        else ()
+    )
     return {level: 0 for level in lacking if (SCHEDULE_TOPIC, level - 1) not in logged}
 
 

@@ -24,7 +24,7 @@ from store_format.files.view import FileCache
 from store_format.index.file import open_index_files
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
-from store_format.survey.queues import LogScan, scan_log
+from store_format.survey.scan import LogScan, scan_log
 from tests.store_format.read.test_readable_end import overwrite
 from tests.support import goldens
 from tests.support.referee.cases import expired_queue
@@ -175,7 +175,7 @@ def test_threads_find_the_entries_of_one_thread(golden: Golden) -> None:
     together = list(scan_log(scan, log, 0, log.stop, threads=2))
     assert sum(part.units for part in alone) == goldens.expected("edge-5.5.0")["allCommitLogMessages"]
     for one, other in zip(alone, together, strict=True):
-        assert (one.first, one.stop, one.queues) == (other.first, other.stop, other.queues)
+        assert (one.runs, one.stop, one.queues) == (other.runs, other.stop, other.queues)
         assert one.rows.tobytes() == other.rows.tobytes()
         assert one.index is not None
         assert other.index is not None

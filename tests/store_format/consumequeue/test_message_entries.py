@@ -9,8 +9,8 @@ import pytest
 
 from store_format.commitlog.log import CommitLog
 from store_format.files.view import FileCache
-from store_format.read.log_reader import survey
 from store_format.survey.newest_entries import missing_entries
+from store_format.survey.scan import queues_of_log
 from tests.support import oracle
 from tests.support.oracle import Message
 
@@ -37,7 +37,7 @@ def _repaired(log: CommitLog, batch_topics: set[str]) -> Spans:
 
 
 def _surveyed(log: CommitLog) -> Spans:
-    found = survey(log, lambda topic: True).queues
+    found = queues_of_log(log, lambda topic: True).queues
     return {key: (queue.min_offset, queue.max_offset) for key, queue in found.items()}
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from store_format import kernels
 from store_format.consumequeue.dispatch import QueueRules, QueueTable
 from store_format.layouts import INDEX_UNIT
+from store_format.message import sysflag
 from store_format.message.locate import UnitRefs
 from store_format.names import QueueKey
 from tests.store_format.kernels.test_walk import BASE, units_of
@@ -36,7 +37,7 @@ def test_the_entries_are_those_that_the_oracle_expects(messages: list[Message]) 
 
     def rules(queue: QueueKey) -> QueueRules:
         names.append(queue)
-        return QueueRules(len(names) - 1, 3, BASE, is_odd=queue[0] == "SCHEDULE_TOPIC_XXXX")
+        return QueueRules(len(names) - 1, 3, BASE, int(queue[0] == "SCHEDULE_TOPIC_XXXX"))
 
     table = QueueTable(rules)
     for _ in range(2):  # the second time all queues are known
@@ -57,19 +58,25 @@ def test_the_entries_are_those_that_the_oracle_expects(messages: list[Message]) 
 def test_unusual_messages_are_left_to_python() -> None:
     light = "INNER_MULTI_DISPATCH\x01%LMQ%a\x02INNER_MULTI_QUEUE_OFFSET\x015\x02"
     cases = [
-        (b"T", "a\x01b\x02", False),
-        (b"T", light, True),
-        (b"T", "TAGS\x01é\x02", False),
-        (b"T", "TAGS\x01\udcff\x02", True),  # the byte ff
-        (b"T", "\udcff\x01TAGS\x02", False),
-        (b"Odd", "", True),
+        (b"T", "a\x01b\x02", 0, False),
+        (b"T", light, 0, True),
+        (b"T", "TAGS\x01é\x02", 0, False),
+        (b"T", "TAGS\x01\udcff\x02", 0, True),  # the byte ff
+        (b"T", "\udcff\x01TAGS\x02", 0, False),
+        (b"T", "", sysflag.INNER_BATCH | sysflag.NEED_UNWRAP, False),  # a broker takes its own offset
+        (b"Odd", "", 0, True),
+        (b"Unknown", "", sysflag.INNER_BATCH | sysflag.NEED_UNWRAP, True),
+        (b"Unknown", "", sysflag.INNER_BATCH, False),
     ]
     data, starts, _ = units_of(
-        [Message(topic, b"", text.encode(errors="surrogateescape")) for topic, text, _ in cases]
+        [
+            Message(topic, b"", text.encode(errors="surrogateescape"), sys_flag=flag)
+            for topic, text, flag, _ in cases
+        ]
     )
-    table = QueueTable(lambda queue: QueueRules(0, 0, -1, is_odd=queue[0] == "Odd"))
+    table = QueueTable(lambda queue: QueueRules(0, 0, -1, {"Odd": 1, "Unknown": 2}.get(queue[0], 0)))
     entries, odd = table.entries(_refs(data, starts))
-    assert odd.tolist() == [i for i, case in enumerate(cases) if case[2]]
+    assert odd.tolist() == [i for i, case in enumerate(cases) if case[3]]
     assert len(entries) == len(cases) - len(odd)
 
 
@@ -80,7 +87,7 @@ def test_more_queues_than_the_table_has_room_for() -> None:
 
     def rules(queue: QueueKey) -> QueueRules:
         names.append(queue)
-        return QueueRules(len(names) - 1, 0, -1, is_odd=False)
+        return QueueRules(len(names) - 1, 0, -1, 0)
 
     table = QueueTable(rules)
     for _ in range(2):

@@ -20,9 +20,9 @@ from store_format.diagnose import diagnose
 from store_format.errors import OptionError
 from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
-from store_format.read.log_reader import survey
 from store_format.read.store import Store
 from store_format.survey.fates import Fate, Unfiled, decide, deleted_until
+from store_format.survey.scan import queues_of_log
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
 from tests.support.referee.made import BrokerStore
@@ -52,7 +52,7 @@ def _counts(root: Path) -> dict[str, int]:
 
 def _fates(root: Path, *keys: QueueKey, dispatched: int = OFFSET_MAX) -> list[Fate]:
     store = MessageStore.open(str(root))
-    seen = survey(store.log, {topic for topic, _ in keys}.__contains__).queues
+    seen = queues_of_log(store.log, {topic for topic, _ in keys}.__contains__).queues
     return [each.fate for each in decide(str(root), store.log, keys, seen, dispatched).values()]
 
 
@@ -238,9 +238,9 @@ def test_a_part_of_the_log_shows_a_new_topic_by_its_files(two: Path) -> None:
     deleted_topic(two, "T")
     append(two, numbered("T", 16, 40, queues=1), options=CommitOptions(new_topics={"T": 4}))
     log = MessageStore.open(str(two)).log
-    whole = survey(log, "T".__eq__).queues
-    head = survey(log, "T".__eq__, stop=whole["T", 0].epochs[-1][0]).queues
-    tail = survey(log, "T".__eq__, start=whole["T", 0].last).queues["T", 0]
+    whole = queues_of_log(log, "T".__eq__).queues
+    head = queues_of_log(log, "T".__eq__, stop=whole["T", 0].epochs[-1][0]).queues
+    tail = queues_of_log(log, "T".__eq__, start=whole["T", 0].last).queues["T", 0]
     head["T", 0].join(tail)
     assert len(head["T", 0].epochs) == 1
     assert decide(str(two), log, [("T", 1)], head)["T", 1].fate is not Fate.LOST

@@ -1,0 +1,303 @@
+"""The queues and entries of the messages in the commitlog, while all cores read it.
+
+`scan_log` cuts the log into parts of about 64 MiB, which threads scan: reads and kernels run without the
+interpreter lock. The parts, with the queue and index entries of their messages, come back in the order of the
+log. `queues_of_log` finds the queues and their offsets in this way, where no file names them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from threading import local
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.arrays.ranges import within_ranges
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage, UnitRun
+from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Dispatch, Filing
+from store_format.errors import CorruptStoreError
+from store_format.index.updates import IndexBatch, index_batch
+from store_format.message.locate import UnitRefs, locate
+from store_format.names import DELAY_LEVELS_MS, QueueKey
+from store_format.survey.fates import LogQueue
+
+PART_SIZE = 64 << 20  # bytes of the log
+_EPOCHS_MAX = 1000  # each costs a pass over the entries; topics are rarely deleted and created again
+_TAIL_SIZE = 3  # of a message without properties: the last byte of its topic, and their length, two zeros
+_FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
+
+_Ints = NDArray[np.int64]
+_Mask = NDArray[np.bool_]
+
+
+# ---- the entries, in parts of the log ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogScan:
+    """What is looked for. `index` is False if nobody needs the index entries. With `check_bodies`, messages
+    with a wrong body are counted as damage; their entries stay. With `is_live`, a broker is writing: an
+    incomplete message at the end does not count. `batch_topics` as for `find_entries`.
+    """
+
+    batch_topics: frozenset[str] | None = frozenset()
+    delay_levels_ms: tuple[int, ...] = tuple(DELAY_LEVELS_MS)
+    index: bool = True
+    tag_keys: bool = True
+    check_bodies: bool = False
+    is_live: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LogPart:
+    """The entries of the messages that begin in one part of the log, in the order of the log.
+
+    `rows` are ENTRY_ROW records whose `queue` is a place in `queues`. At the physical offsets `runs` messages
+    begin, the first one included; the last one ends at `stop`, -1 without messages. `units` counts the
+    messages; `unopened` ones pass all checks, and no client decodes them.
+    """
+
+    runs: list[int]
+    stop: int
+    units: int
+    queues: list[QueueKey]
+    rows: NDArray[np.void]
+    index: IndexBatch | None
+    damage: list[Damage]
+    unopened: int = 0
+
+
+def scan_log(
+    scan: LogScan, log: CommitLog, start: int, stop: int, *, threads: int | None = None
+) -> Iterator[LogPart]:
+    """The parts of [start, stop) in their order. A unit begins at `start`; damage is skipped and listed.
+
+    `threads` is by default the number of cores; 0 scans in this thread.
+    """
+    cuts = _cuts(log, start, stop)
+    if threads is None:
+        threads = len(os.sched_getaffinity(0)) if stop - start > PART_SIZE else 0
+    covered = start
+    with ExitStack() as stack:
+        parts = (
+            _in_threads(scan, log, cuts, threads, stack)
+            if threads
+            else (scan_part(scan, log, *each) for each in cuts)
+        )
+        for (low, high), part in zip(cuts, parts, strict=True):
+            # A part begins where a message was found by its bytes. The messages before decide whether one
+            # begins there: such bytes may be within a message, and a message may have a wrong checksum.
+            if low != start and covered >= low and part.runs[:1] != [covered]:
+                part = scan_part(scan, log, covered, high)
+            covered = max(covered, part.stop)
+            yield part
+
+
+def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int, record: UnitRun | None = None) -> LogPart:
+    """The entries of the messages that begin in [start, stop); there is only the `record` if it is given."""
+    dispatch = Dispatch({}, {}, scan.batch_topics, scan.delay_levels_ms)
+    runs, end, units = list[int](), -1, 0
+    indexed: list[IndexBatch] = []
+    damage = []
+    steps = log.walk(start, stop, resync=True) if start < stop and record is None else ()
+    for run in steps if record is None else (record,):
+        if isinstance(run, Damage):
+            damage += [] if scan.is_live and run.at_tail else [run]
+            continue
+        refs = written_refs(log, run) if scan.is_live else log.refs_of(run)
+        if not len(refs):
+            continue
+        runs.append(int(refs.physical_offsets[0]))
+        end, units = int(refs.physical_offsets[-1] + refs.sizes[-1]), units + len(refs)
+        dispatch.add(refs)
+        if scan.index:
+            indexed.append(index_batch(refs, tag_keys=scan.tag_keys))
+    closed = 0
+    if scan.check_bodies and start < stop and record is None:
+        from store_format.message.decode import unopened  # it imports pyarrow.compute
+
+        walk, damage = log.walk(start, stop, verify_crc=True, resync=True), []
+        for step in walk:
+            if isinstance(step, Damage):
+                damage.append(step)
+            else:
+                closed += len(unopened(log.refs_of(step)))
+        units = walk.sums.units
+    queues, rows = dispatch.take_rows()
+    units += int((rows["batch_size"][~within_damage(rows["physical"], damage)] - 1).sum())
+    return LogPart(
+        runs, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage, closed
+    )
+
+
+def within_damage(physical: _Ints, damage: Sequence[Damage]) -> _Mask:
+    """Which physical offsets lie in damage."""
+    return within_ranges(
+        physical, [(each.file.start + each.start, each.file.start + each.stop) for each in damage]
+    )
+
+
+def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[QueueKey, NDArray[np.void]]]:
+    """The ENTRY_ROW records of each queue, in the order of the log."""
+    if not len(rows):
+        return
+    small = len(names) < 1 << 15  # numpy sorts 16-bit numbers in one pass
+    order = np.argsort(rows["queue"].astype(np.int16 if small else np.int64), kind="stable")
+    # numpy takes rows of numbers in half the time of records
+    rows = rows.view(np.int64).reshape(len(rows), -1).take(order, axis=0).view(ENTRY_ROW).reshape(-1)
+    for mine in np.split(rows, np.flatnonzero(np.diff(rows["queue"])) + 1):
+        physical = mine["physical"]
+        if (physical[1:] < physical[:-1]).any():
+            mine = mine[np.argsort(physical, kind="stable")]
+        yield names[int(mine["queue"][0])], mine
+
+
+def _joined_batches(batches: list[IndexBatch]) -> IndexBatch:
+    counts = np.cumsum([0, *(len(each.physical_offsets) for each in batches)])
+    empty = np.empty(0, np.int64)
+    return IndexBatch(
+        np.concatenate([empty, *(each.physical_offsets for each in batches)]),
+        np.concatenate([empty, *(each.store_timestamps for each in batches)]),
+        np.concatenate([np.empty(0, np.int32), *(each.key_hashes for each in batches)]),
+        np.concatenate(
+            [empty, *(each.message_index + base for each, base in zip(batches, counts, strict=False))]
+        ),
+    )
+
+
+def _cuts(log: CommitLog, start: int, stop: int) -> list[tuple[int, int]]:
+    """[start, stop) in parts. Every file begins a part."""
+    places = [start]
+    for file in log.files:
+        places += [place for place in range(file.start, file.stop, PART_SIZE) if start < place < stop]
+    return list(zip(places, [*places[1:], stop], strict=True))
+
+
+def _in_threads(
+    scan: LogScan, log: CommitLog, cuts: list[tuple[int, int]], threads: int, stack: ExitStack
+) -> Iterator[LogPart]:
+    """The parts in order, at most two a thread ahead of the caller: they are held in memory."""
+
+    own = local()  # a FileCache is for one thread
+
+    def run(start: int, stop: int) -> LogPart:
+        own.log = getattr(own, "log", None) or log.apart()
+        return scan_part(scan, own.log, start, stop)
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-scan")
+    stack.callback(pool.shutdown, cancel_futures=True)
+    ahead: deque[Future[LogPart]] = deque()
+    left = iter(cuts)
+    while True:
+        while len(ahead) < 2 * threads and (cut := next(left, None)) is not None:
+            ahead.append(pool.submit(run, *cut))
+        if not ahead:
+            return
+        yield ahead.popleft().result()
+
+
+def written_refs(log: CommitLog, run: UnitRun) -> UnitRefs:
+    """The units of a run of a live store, read again, without a last one that is being appended.
+
+    No checksum covers properties, so that a message that is being appended can look valid. Bytes after the
+    message, or a last byte that is not zero, show that it is complete, and so are the bytes read after that:
+    a broker writes in order.
+    """
+    view, start = log.view(run.file), int(run.positions[0])
+    tail = view.read(run.stop - _TAIL_SIZE, _TAIL_SIZE + _FOLLOWING_SIZE)
+    buffer = view.window(start, run.stop)
+    refs = UnitRefs(run.file, buffer, run.positions - start, run.physical_offsets, run.sizes, None)
+    if any(tail[_TAIL_SIZE:]):
+        return refs
+    units, _ = locate(refs.select(slice(len(refs) - 1, None)), verify_crc=True)
+    # Without properties their length, two zeros, is behind the topic.
+    last = _TAIL_SIZE - 1 if len(units) and units.parts.properties_length[0] else 0
+    return refs if len(units) and any(tail[last : last + 1]) else refs.select(slice(0, len(refs) - 1))
+
+
+# ---- the queues --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LogQueues:
+    """The queues as the commitlog shows them.
+
+    `log` is the commitlog as it was listed. `cuts` are physical offsets at which messages begin, about evenly
+    spaced, the first and the end included.
+    """
+
+    log: CommitLog
+    queues: dict[QueueKey, LogQueue]
+    cuts: list[int]
+    damage: list[Damage]
+
+
+def queues_of_log(
+    log: CommitLog,
+    select: Callable[[str], bool],
+    *,
+    start: int | None = None,
+    stop: int | None = None,
+    cut_bytes: int = PART_SIZE,
+    is_live: bool = False,
+    begins: Mapping[QueueKey, int] = MappingProxyType({}),
+    filing: Filing = NO_FILING,
+) -> LogQueues:
+    """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an error.
+
+    From the log's first byte, or from `start`, where no message need begin. `is_live` as for `LogScan`.
+    Messages before the physical offset at which their queue `begins` are of a deleted topic. `filing` decides
+    between messages with one offset.
+    """
+    end = log.min_offset if start is None else start
+    found = LogQueues(log, {}, [end], [])
+    scan = LogScan(None, index=False, is_live=is_live)
+    for part in scan_log(scan, log, end, log.stop if stop is None else stop):
+        found.damage += part.damage
+        for run in part.runs:
+            if run - found.cuts[-1] >= cut_bytes:
+                found.cuts.append(run)
+        chosen = np.array([select(topic) for topic, _ in part.queues], bool)
+        rows = part.rows if chosen.all() else part.rows[chosen[part.rows["queue"]]]
+        for key, mine in by_queue(part.queues, rows):
+            _add(
+                found.queues,
+                key,
+                mine[mine["physical"] >= begins[key]] if key in begins else mine,
+                log,
+                filing,
+            )
+        end = max(end, part.stop)
+    if end > found.cuts[-1] or len(found.cuts) == 1:
+        found.cuts.append(end)
+    for queue in found.queues.values():
+        queue.physical_stop = end
+    return found
+
+
+def _add(
+    queues: dict[QueueKey, LogQueue], key: QueueKey, rows: NDArray[np.void], log: CommitLog, filing: Filing
+) -> None:
+    if not len(rows):
+        return
+    queue = queues.setdefault(key, LogQueue(*key, claims=filing.claims(key)))
+    queue.add(rows)
+    if len(queue.epochs) > _EPOCHS_MAX:
+        file = log.file_at(queue.epochs[-1][0])
+        assert file is not None
+        raise CorruptStoreError(
+            file.path,
+            queue.epochs[-1][0] - file.start,
+            f"at most {_EPOCHS_MAX} restarts of the queue offsets of {key[0]}-{key[1]}",
+            f"more, the newest from offset {queue.epochs[-1][1]}",
+        )
+    queue.bytes += int(rows["size"].sum())
+    queue.is_batch = queue.is_batch or bool((rows["batch_size"] > 1).any())
