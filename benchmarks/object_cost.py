@@ -25,7 +25,7 @@ from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
 from store_format import MessageStore, kernels
-from store_format.files import blocks, source, tree
+from store_format.files.read import Clients, places
 from tests.support.object_server import ObjectServer, served
 
 _BODY_SIZE, _UNIT_BYTES = 1024, 272
@@ -90,14 +90,12 @@ _ASKED: dict[str, Callable[[str], object]] = {
 def _use(server: ObjectServer) -> None:
     """From now on this process knows only this server."""
     os.environ |= server.environment()
-    source._source.cache_clear()
+    places().clients = Clients()
+    _forget()
 
 
 def _forget() -> None:
-    known = tree._trees, tree._levels, blocks._blocks, blocks._pages, blocks._gone
-    for each in known:
-        each.clear()
-    blocks._held = 0
+    places()._remote.clear()
 
 
 def _counted(server: ObjectServer, ask: Callable[[str], object], url: str) -> tuple[int, int, int]:

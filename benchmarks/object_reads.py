@@ -21,7 +21,7 @@ from benchmarks.sessions import session
 from benchmarks.spark_read import consume
 from store_format import MessageStore
 from store_format.files.client import StoredObject
-from store_format.files.source import source_of
+from store_format.files.read import places
 from tests.support.object_server import ObjectServer, served
 
 _BODY_SIZE, _UNIT_BYTES = 1024, 272
@@ -79,7 +79,7 @@ def _row(name: str, rates: dict[str, Rates], disk: Rates) -> tuple[str, ...]:
 
 def _fetched(log: Sequence[StoredObject], size: int) -> int:
     """Fetches the first `size` bytes of the log, and decodes nothing."""
-    source = source_of(log[0].path)
+    source = places().objects_at(log[0].path).bucket()
     ranges = [(each, start) for each in log for start in range(0, each.size, _RANGE)][: -(-size // _RANGE)]
 
     def fetch(found: tuple[StoredObject, int]) -> int:

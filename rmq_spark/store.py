@@ -19,7 +19,7 @@ from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.page import wide_last
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.files.tree import reach
+from store_format.files.read import places
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
 from store_format.notebook.cards import table_card
@@ -297,7 +297,7 @@ def open_path(
     if options is not None:
         access = parse_access(options, path)
         for place in filter(paths.is_remote, (path, *map(paths.given, commit_log_paths))):
-            reach(place, access)
+            places().reach(place, access)
     if commit_log_paths:
         return LogStore.open(path, commit_log_paths=commit_log_paths)
     roots = store_roots(path)

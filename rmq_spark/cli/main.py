@@ -262,11 +262,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _reach_by_environment() -> None:
     from rmq_spark.options.access_options import access_of_environment
-    from store_format.files.source import set_access
+    from store_format.files.read import places
 
     access = access_of_environment(os.environ)
     if access is not None:
-        set_access("", access)
+        places().set_access("", access)
 
 
 def _bug(error: Exception) -> list[str]:

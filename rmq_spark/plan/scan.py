@@ -16,9 +16,7 @@ from rmq_spark.plan.splits import Split, StoreShare
 from rmq_spark.plan.starts import reach_stores
 from store_format.consumequeue.slices import QueueSlice
 from store_format.files.paths import is_remote
-from store_format.files.read import all_answered
-from store_format.files.tree import with_objects
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache, all_answered, with_objects
 from store_format.message.columns import DecodeOptions
 from store_format.read.choice import MessageChoice
 from store_format.read.log_reader import LogReader

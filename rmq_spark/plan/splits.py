@@ -26,9 +26,9 @@ from rmq_spark.options.read_options import COMMITLOG, QUEUE, WHOLE_QUEUE, ReadOp
 from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.files.blocks import looked_at
 from store_format.files.client import StoredObject
-from store_format.files.tree import FileSeries, numbered_files, objects_below
+from store_format.files.read import look_at_each, places
+from store_format.files.tree import FileSeries
 from store_format.layouts import OFFSET_MAX
 from store_format.read.store import Queue, Store
 from store_format.survey.fates import LogQueue
@@ -134,7 +134,7 @@ def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) 
     log_bytes = {each.store.path: each.store.log.size_bytes for each in found}
     # a request each: of many slices, their last messages are a sample
     is_sampled = len(pieces) <= _SLICES_SAMPLED_MAX or not any(map(paths.is_remote, log_bytes))
-    looked = looked_at(log_bytes, pieces, lambda each: estimate_bytes(each[1], is_sampled))
+    looked = look_at_each(log_bytes, pieces, lambda each: estimate_bytes(each[1], is_sampled))
     sized = [_Sized(store, piece, min(size, log_bytes[store.path])) for (store, piece), size in looked]
     return (splits + _splits_along_log(sized, options, cores)) or [Split()]
 
@@ -295,10 +295,12 @@ def _share(
         is_batch, size = piece.queue.is_batch, bounds.unit_size
         need(bounds.directory, *((0, OFFSET_MAX) if is_batch else (piece.start * size, piece.stop * size)))
         need(f"{store.path}/consumequeue_ext/{piece.topic}/{piece.queue_id}", 0, OFFSET_MAX)
-    objects = objects_below(store.path, _LARGE) if paths.is_remote(store.path) else []
+    objects = list[StoredObject]()
+    if paths.is_remote(store.path):
+        objects = places().objects_at(store.path).listings.objects_below(store.path, _LARGE)
     others: list[FileSeries] = []
     for directory in filter(paths.is_remote, ranges):
-        files = numbered_files(directory)
+        files = places().objects_at(directory).listings.numbered_files(directory)
         if len(files.objects) > _FILES_MIN:
             others += files.series
         objects += files.between(*ranges[directory]) if len(files.objects) > _FILES_MIN else files.objects
@@ -338,7 +340,7 @@ def _physical_ranges(slices: Iterable[_Sized]) -> dict[int, tuple[int, int]]:
     queues: dict[int, list[QueueSlice]] = {}
     for each in remote:
         queues.setdefault(id(each.slice.queue), []).append(each.slice)
-    looked = looked_at(
+    looked = look_at_each(
         _paths_of(remote), queues.values(), lambda pieces: [physical_range(piece) for piece in pieces]
     )
     return {id(piece): held for pieces, ranges in looked for piece, held in zip(pieces, ranges, strict=True)}
@@ -383,7 +385,7 @@ def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict
     several = [(each, number) for each, number in zip(slices, numbers, strict=True) if number > 1]
     edges = axis.edges([each for each, _ in several], count) if len(several) > 1 else None
     classes: dict[tuple[int, int], list[_Part]] = {}
-    looked = looked_at(_paths_of(slices), several, lambda found: list(_cut(*found, edges, axis)))
+    looked = look_at_each(_paths_of(slices), several, lambda found: list(_cut(*found, edges, axis)))
     whole = classes.setdefault((0, count), [])
     for i, (each, number) in enumerate(zip(slices, numbers, strict=True)):
         if number == 1 and (strict or each.bytes <= size):
@@ -481,7 +483,7 @@ class _Axis:
         """
         samples = _PLACES_SAMPLED if len(slices) <= _SLICES_SAMPLED_MAX else 1
         starts, stops, rates = [], [], []
-        looked = looked_at(_paths_of(slices), slices, lambda each: _places(each.slice, samples))
+        looked = look_at_each(_paths_of(slices), slices, lambda each: _places(each.slice, samples))
         for each, found in looked:
             log, base = each.store.log, self._bases[each.store.path]
             places = np.clip(found, log.min_offset, log.stop) - log.min_offset + base

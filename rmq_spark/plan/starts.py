@@ -31,8 +31,8 @@ from store_format.consumequeue.slices import read_slice
 from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.files import paths
-from store_format.files.read import Refused, refuse
-from store_format.files.tree import reach
+from store_format.files.read import places
+from store_format.files.view import Refused, refuse
 from store_format.metadata.group_offsets import RetryOwners, known_groups
 from store_format.metadata.read import known_topics
 from store_format.names import did_you_mean, is_retry_topic, retry_topic
@@ -89,7 +89,7 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
 def reach_stores(options: ReadOptions) -> None:
     """Reaches object storage as the options say, in this process of Spark, which has no other open store."""
     for place in filter(paths.is_remote, (*options.paths, *options.commit_log_paths)):
-        reach(place, options.access_to(place), anew=True)
+        places().reach(place, options.access_to(place), anew=True)
 
 
 def _roots(path: str, options: ReadOptions, refused: Refused) -> list[str]:

@@ -23,8 +23,8 @@ from store_format import Queue
 from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import shown
 from store_format.errors import OffsetOutOfRangeError, StoreError
-from store_format.files import paths
-from store_format.files.read import LOST_AND_FOUND, directory_identity, entry_names
+from store_format.files.read import directory_identity, entry_names, is_file
+from store_format.files.view import LOST_AND_FOUND
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import Replaced
 from store_format.names import QueueKey
@@ -184,7 +184,7 @@ def _with_directories(root: str) -> frozenset[str]:
     folders = [f"{root}/{folder}" for folder in FOLDERS.values()]
     names = ((folder, name) for folder in folders for name in entry_names(folder, missing_ok=True))
     return frozenset(
-        name for folder, name in names if name != LOST_AND_FOUND and not paths.is_file(f"{folder}/{name}")
+        name for folder, name in names if name != LOST_AND_FOUND and not is_file(f"{folder}/{name}")
     )
 
 

@@ -45,8 +45,7 @@ from store_format.consumequeue.units import queue_bounds
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import paths
 from store_format.files.lock import lock_holder
-from store_format.files.read import entry_names, read_bytes, stat_identity
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache, entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
 from store_format.message.locate import locate

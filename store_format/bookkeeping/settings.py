@@ -19,8 +19,7 @@ from store_format.bookkeeping.ledger import Ledger
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import list_directories, list_store_files, read_bytes
-from store_format.files.view import open_view
+from store_format.files.read import list_directories, list_store_files, open_view, read_bytes
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
     IndexFile,

@@ -56,14 +56,13 @@ from store_format.commit.append_position import (
     gaps_before,
     queue_append_positions,
 )
-from store_format.commit.checkpoint import note_flushed
 from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
 from store_format.commit.committed_batch import complete_batch, complete_from, damage_with, lost_of
 from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
-from store_format.commit.publication import Publication
+from store_format.commit.publication import Publication, note_flushed
 from store_format.commit.roll_forward import repeat, roll_forward
 from store_format.commit.staged_units import check_staged, remove_staging
 from store_format.commit.staging import TIMES_SUFFIX
@@ -73,7 +72,7 @@ from store_format.commitlog.write import LogLayout
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.read import link_count
+from store_format.files.view import link_count
 from store_format.files.write import FileWrites, saying_nothing_written
 from store_format.index.updates import last_index_file
 from store_format.metadata.read import known_topics, read_topics

@@ -41,8 +41,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import pre_blank_mask, queue_bounds, valid_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.read import list_store_files, read_bytes, stat_identity
-from store_format.files.view import open_view
+from store_format.files.read import list_store_files, open_view, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT, OFFSET_MAX

@@ -10,11 +10,12 @@ from store_format.bookkeeping.identity import OWN_DIRECTORY, STAGING
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_path
-from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.publication import save_checkpoint
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import CheckedLock, StoreLock
-from store_format.files.read import LOST_AND_FOUND, entry_names, is_directory
+from store_format.files.read import entry_names, is_directory
+from store_format.files.view import LOST_AND_FOUND
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
 from store_format.metadata.values import dumps

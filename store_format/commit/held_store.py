@@ -10,7 +10,7 @@ from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.options import CommitOptions
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.metadata.read import BrokerConf

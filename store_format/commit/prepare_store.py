@@ -20,11 +20,11 @@ from store_format.bookkeeping.settings import (
     settings_of,
     size_of_cut_file,
 )
-from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import WRITE_IGNORING, note_begun
 from store_format.commit.held_store import HeldStore, open_log
 from store_format.commit.journal_place import is_to_complete
 from store_format.commit.options import CommitOptions
+from store_format.commit.publication import index_end, save_checkpoint
 from store_format.commit.repair import repair
 from store_format.commit.roll_forward import roll_forward
 from store_format.commit.staged_units import remove_staging

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 from zlib import crc32
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import LedgerEntry
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commit.checkpoint import lower_index_mark
 from store_format.commit.queue_changes import fill_gap
 from store_format.commit.staged_units import (
     Chunk,
@@ -36,14 +36,15 @@ from store_format.commitlog.write import Extent, LogFiles, LogLayout, blank_head
 from store_format.consumequeue.updates import CqBatch, QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
 from store_format.files.background import AHEAD, BackgroundCalls
-from store_format.files.read import entry_names
-from store_format.files.view import FileView, open_view
+from store_format.files.read import entry_names, open_view
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index import updates
-from store_format.index.file import IndexGeometry
+from store_format.index.file import IndexFile, IndexGeometry, list_index_files
 from store_format.index.updates import IndexFiles, last_index_file
-from store_format.layouts import CQ_UNIT
+from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE, CQ_UNIT, pack
 from store_format.message.encode import EncodedUnits, assign
+from store_format.metadata.read import Checkpoint, read_checkpoint
 
 _CHUNK_SIZE = 4 << 20  # bytes of the log; smaller chunks cost 15 % more at 100 B, larger ones gain nothing
 # Messages of one group for queues and index: about 8 MB, and 5 MB for every three keys of a message.
@@ -385,3 +386,61 @@ def _equal_bytes(log: CommitLog, offset: int, expected: NDArray[np.uint8]) -> in
         return 0
     different = np.flatnonzero(found != expected)
     return int(different[0]) if len(different) else len(expected)
+
+
+# ---- the checkpoint ----------------------------------------------------------------------------------------
+# After a crash a broker deletes each index file that ends after `index_msg_timestamp`, and indexes again only
+# the messages that its recovery scans (IndexService.load): older keys are lost. A broker moves this time when
+# an index file is full. We move it with each flushed commit, so that a crash in a later commit, before its
+# index entries, costs no key.
+
+
+def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> None:
+    file, made = files.open_full(f"{root}/checkpoint", CHECKPOINT_FILE_SIZE)
+    with file:
+        file.write(0, pack(CHECKPOINT, {name: getattr(checkpoint, name) for name in CHECKPOINT.names or ()}))
+        files.sync(file)
+    if made:
+        files.sync_directory(root)
+
+
+def note_flushed(root: str, last_offset: int, timestamp: int) -> None:
+    """Notes in the checkpoint that all messages up to `last_offset` are on the disk.
+
+    Called before a commit without flush leaves `abort` in a store that was shut down cleanly. A broker that
+    starts then scans the log from the file with the message at `last_offset` on. Without logicsPhysicalOffset
+    in the checkpoint (before 5.5, or nothing flushed since) the broker starts at an older file, and cuts the
+    log at a damaged message there.
+    """
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    if 0 <= checkpoint.logics_physical_offset < last_offset:
+        noted = replace(
+            checkpoint,
+            physic_msg_timestamp=max(checkpoint.physic_msg_timestamp, timestamp),
+            logics_msg_timestamp=max(checkpoint.logics_msg_timestamp, timestamp),
+            logics_physical_offset=last_offset,
+        )
+        save_checkpoint(root, noted, FileWrites(sync=True))
+
+
+def index_end(root: str, geometry: IndexGeometry, *, last: int = 1) -> int | None:
+    """The end timestamp (ms) of the `last` index file from the end, 1 being the newest; None without it."""
+    listed = list_index_files(f"{root}/index")
+    if len(listed) < last:
+        return None
+    file = IndexFile.open(
+        listed[-last].path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num
+    )
+    return file.header().end_timestamp
+
+
+def lower_index_mark(root: str, geometry: IndexGeometry) -> None:
+    """Lowers `index_msg_timestamp` before the last index file changes.
+
+    If this process dies, a broker then removes the file with its incomplete entries, whatever their time.
+    Always synced: the checkpoint must be on the disk before the entries.
+    """
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    full = index_end(root, geometry, last=2) or 0
+    if checkpoint is not None and checkpoint.index_msg_timestamp > full:
+        save_checkpoint(root, replace(checkpoint, index_msg_timestamp=full), FileWrites(sync=True))

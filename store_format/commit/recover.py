@@ -46,8 +46,7 @@ from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.read import entry_names, list_store_files, stat_identity
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache, entry_names, list_store_files, stat_identity
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.names import SCHEDULE_TOPIC

@@ -36,7 +36,6 @@ from store_format.bookkeeping.ledger import (
     write_ledger,
 )
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import (
     LogComparison,
@@ -45,6 +44,7 @@ from store_format.commit.log_comparison import (
     known_queue_file_size,
     settings_of_files,
 )
+from store_format.commit.publication import index_end, save_checkpoint
 from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
 from store_format.commit.rebuilt_index import IndexBuilder, move_index
 from store_format.commit.steps import write_topics
@@ -56,8 +56,8 @@ from store_format.consumequeue.files import QueueBounds, list_queues, queue_dire
 from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
-from store_format.files import paths
-from store_format.files.read import StoreFile, read_bytes, stat_identity
+from store_format.files.read import exists, read_bytes, stat_identity
+from store_format.files.view import StoreFile
 from store_format.files.write import FileWrites
 from store_format.index.updates import cut_index
 from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX
@@ -533,7 +533,7 @@ def _keep_aside(survey: RecoverySurvey, files: FileWrites) -> None:
     for broken in survey.broken:
         path = survey.root + broken.removeprefix(survey.source)
         names = (f"{path}.broken{number or ''}" for number in itertools.count())
-        files.rename(path, next(name for name in names if not paths.exists(name)))
+        files.rename(path, next(name for name in names if not exists(name)))
         backup = read_bytes(f"{path}.bak")
         if backup and f"{broken}.bak" not in survey.broken:
             files.replace(path, backup)

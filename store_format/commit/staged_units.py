@@ -22,8 +22,8 @@ from store_format.bookkeeping.journal import Journal
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, TIMES_SUFFIX, BlockSum
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
 from store_format.files.background import close_named, free, hold
-from store_format.files.read import entry_names
-from store_format.files.view import FileView, open_view
+from store_format.files.read import entry_names, open_view
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index.updates import IndexBatch
 

@@ -19,8 +19,7 @@ from store_format.bookkeeping.journal import (
     write_abort_mark,
 )
 from store_format.bookkeeping.ledger import drop_backup, read_ledger, write_ledger
-from store_format.commit.checkpoint import save_checkpoint
-from store_format.commit.publication import Publication
+from store_format.commit.publication import Publication, save_checkpoint
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import entry_names, list_directories, list_entries, list_store_files
 from store_format.files.write import FileWrites

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, StoreWriteError, UnsupportedFormatError
-from store_format.files.read import disk_space, entry_names
-from store_format.files.view import open_view
+from store_format.files.read import disk_space, entry_names, open_view
 from store_format.metadata.read import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue

@@ -24,16 +24,8 @@ from store_format.errors import (
     StorePermissionError,
     TruncatedRecordError,
 )
-from store_format.files import paths
-from store_format.files.read import (
-    Refused,
-    StoreFile,
-    list_directories,
-    list_store_files,
-    offset_file_name,
-    refuse,
-)
-from store_format.files.view import FileView, open_view
+from store_format.files.read import exists, list_directories, list_store_files, open_view
+from store_format.files.view import FileView, Refused, StoreFile, offset_file_name, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 
@@ -110,7 +102,7 @@ def list_queues(
 
 def has_rocksdb_queues(root: str) -> bool:
     """Whether RocksDB keeps the consume queues, so that missing queue files say nothing."""
-    return any(paths.exists(f"{root}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
+    return any(exists(f"{root}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
 
 
 # ---- the files of a queue ----------------------------------------------------------------------------------

@@ -47,8 +47,7 @@ from store_format.diagnose.state_files import (
     check_topics,
 )
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import all_answered, entry_names
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache, all_answered, entry_names
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.read.snapshot import ends_after_crash, torn_end
 from store_format.read.store import Queue, Store

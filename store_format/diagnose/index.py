@@ -24,7 +24,7 @@ from store_format.diagnose.commitlog import Lost, Targets
 from store_format.diagnose.files import checked_files
 from store_format.diagnose.problems import INDEX_ADVICE, Findings, Severity
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.view import open_view
+from store_format.files.read import open_view
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
     IndexFile,

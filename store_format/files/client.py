@@ -109,26 +109,17 @@ class StoredObject:
 GoesOn = Callable[[list[StoredObject]], bool]
 
 
-@dataclass(slots=True)
-class Unanswered:
-    """How many requests of this process failed, after their tries, and the error of the last one."""
-
-    count: int = 0
-    text: str = ""
-
-    def add(self, text: str) -> None:
-        self.count, self.text = self.count + 1, text
-
-
-unanswered = Unanswered()
-
-
 class BucketClient:
-    """What the clients of all services have in common: one try after another, and one error of ours."""
+    """What the clients of all services have in common: one try after another, and one error of ours.
+
+    `unanswered` is the error of the last request that failed after its tries, and the count says how many
+    did.
+    """
 
     def __init__(self, place: str, access: Access, errors: tuple[type[BaseException], ...]) -> None:
         self._place, self._errors, self._timeout_s = place, errors, access.timeout.total_seconds()
         self._rests_until = 0.0
+        self.unanswered, self.unanswered_count = "", 0
         self._turns = BoundedSemaphore(access.concurrency or CONCURRENCY_MAX)
 
     def __reduce__(self) -> str:
@@ -144,7 +135,7 @@ class BucketClient:
         """
         begun = time.monotonic()
         if begun < self._rests_until:
-            raise StoreUnreachableError(unanswered.text)
+            raise StoreUnreachableError(self.unanswered)
         while True:
             try:
                 return ask()
@@ -154,7 +145,7 @@ class BucketClient:
             # behind the block: within, the error of the client would be the context of ours
             if is_last or time.monotonic() > begun + self._timeout_s:
                 if isinstance(failed, StoreUnreachableError):
-                    unanswered.add(str(failed))
+                    self.unanswered, self.unanswered_count = str(failed), self.unanswered_count + 1
                     if time.monotonic() > begun + self._timeout_s / 2:
                         # who goes on without this object must not wait as long for the next one
                         self._rests_until = time.monotonic() + _REST_SECONDS

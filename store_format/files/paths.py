@@ -10,7 +10,6 @@ import posixpath
 import re
 
 from store_format.errors import OptionError
-from store_format.files import tree
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
 _FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
@@ -103,21 +102,9 @@ def real(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
 
 
-def exists(path: str) -> bool:
-    """Returns whether a path leads to anything, also to a symbolic link that leads nowhere."""
-    if is_remote(path):
-        return tree.is_directory(path) or tree.stored_object(path) is not None
-    return os.path.lexists(path)
-
-
 def is_link(path: str) -> bool:
     """Returns whether a path is a symbolic link."""
     return not is_remote(path) and os.path.islink(path)
-
-
-def is_file(path: str) -> bool:
-    """Returns whether a path is a regular file, or a link to one."""
-    return tree.stored_object(path) is not None if is_remote(path) else os.path.isfile(path)
 
 
 def is_inside(path: str, directory: str) -> bool:

@@ -1,100 +1,169 @@
-"""Looks at paths, lists and opens store files, and reads small ones whole. No function here writes.
-
-What the file system says of a path is its identity, its size on disk, and why it may not be read. A symbolic
-link below the root of a store is refused: a store may be hostile, and the link could point anywhere.
-"""
+"""Looks at paths, lists and opens store files, and reads small ones whole, wherever they lie."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
-import pwd
 import re
-import stat
-import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypeVar
 
-from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
     FileReplacedError,
+    OptionError,
     StoreError,
     StoreNotFoundError,
-    StorePermissionError,
     StoreUnreachableError,
 )
-from store_format.files import blocks, paths, tree
-from store_format.files.client import StoredObject, unanswered
+from store_format.files import paths
+from store_format.files.client import Access, StoredObject
+from store_format.files.files import SMALL_FILE_SIZE_MAX, Files
+from store_format.files.objects import ObjectFiles
+from store_format.files.source import Bucket, ObjectBucket, place_of
+from store_format.files.tree import FileSeries
+from store_format.files.view import (
+    OFFSET_NAME,
+    DirectoryEntry,
+    DiskSpace,
+    FileView,
+    Refused,
+    StoreFile,
+    denied,
+    open_identity,
+    refuse,
+)
 
-# fsck creates this directory at the root of a file system; only root may read it. No topic has this name:
-# TopicValidator does not allow `+`.
-LOST_AND_FOUND = "lost+found"
+if TYPE_CHECKING:
+    from store_format.files.hdfs import HdfsBucket
 
-# Called with the error for an entry that cannot be read: raises the error, or returns to skip the entry.
-Refused = Callable[[StoreError], object]
-
-OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
-_SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
-
-YOUNG_NS = 50_000_000  # what changed so recently may change again within a tick of its file system's clock
+_Found = TypeVar("_Found")
+_Look = TypeVar("_Look")
+_Row = TypeVar("_Row")
 
 
-# ---- what the file system says of a path -------------------------------------------------------------------
+# ---- places ------------------------------------------------------------------------------------------------
 
 
-def symbolic_link(path: str) -> CorruptStoreError:
-    """Returns the error for a symbolic link, which is followed at the root of a store only."""
-    found = "a symbolic link, which is not followed below the root level"
-    return CorruptStoreError(path, 0, "a file or directory", found)
+class Clients:
+    """The clients of buckets and name nodes, one for each and for each way to reach it."""
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[str, Access], ObjectBucket | HdfsBucket] = {}
+        self._process: int | None = None  # the one that uses them
+
+    def client(self, place: str, access: Access) -> Bucket:
+        """Returns the client of a bucket such as `s3://bucket`."""
+        if self._process not in (None, os.getpid()):
+            raise StoreUnreachableError(
+                f"{place}: this process is a fork of one that reads object storage or HDFS, and its client "
+                "does not work in a fork; start the process anew (multiprocessing: the method spawn)"
+            )
+        found = self._clients.get((place, access))
+        if found is None:
+            self._process = os.getpid()
+            found = self._clients[place, access] = _client(place, access)
+        return found
+
+    def unanswered(self) -> dict[tuple[str, Access], tuple[int, str]]:
+        """How many requests of each client failed after their tries, and the error of the last one."""
+        return {key: (each.unanswered_count, each.unanswered) for key, each in self._clients.items()}
 
 
-def denied(path: str) -> StorePermissionError:
-    """Returns the error for a path that this user may not read: the path's owner, and what to do."""
-    owner, me, place = None, os.geteuid(), path
-    while owner is None:
+def _client(place: str, access: Access) -> ObjectBucket | HdfsBucket:
+    if place.startswith("hdfs:"):
+        from store_format.files.hdfs import HdfsBucket
+
+        return HdfsBucket(place, access)
+    return ObjectBucket(place, access)
+
+
+class StorePlaces:
+    """The disks of this machine, and buckets and name nodes, each with its own listings and bytes."""
+
+    def __init__(self) -> None:
+        self.clients = Clients()
+        self._disks = Files()
+        self._remote: dict[str, ObjectFiles] = {}
+        self._access: dict[str, Access] = {}
+
+    def files_at(self, path: str) -> Files:
+        """The files of the place that a path leads to."""
+        return self.objects_at(path) if paths.is_remote(path) else self._disks
+
+    def objects_at(self, path: str) -> ObjectFiles:
+        """`files_at` of a path that leads to object storage or HDFS."""
+        place = place_of(path)
+        if place not in self._remote:
+            access = self._access.get(place) or self._access.get("") or Access()
+            self._remote[place] = ObjectFiles(self.clients.client, place, access)
+        return self._remote[place]
+
+    def set_access(self, place: str, access: Access) -> None:
+        """Sets how a bucket is reached; "" is every bucket for which nothing else is set."""
+        self._access[place] = access
+        if place in self._remote:
+            self._remote[place].access = access
+
+    def reach(self, path: str, access: Access, *, anew: bool = False) -> None:
+        """Sets how the bucket of a path is reached from now on.
+
+        Raises OptionError if its objects were listed at another endpoint, because a store that is open would
+        read those of the new one; with `anew`, what was listed is forgotten.
+        """
+        files = self.objects_at(path)
+        if files.access.endpoint != access.endpoint:
+            if not (files.listings.are_empty or anew):
+                raise OptionError(
+                    f"{place_of(path)}: this process has read this bucket at another endpoint; read it at "
+                    f"{access.endpoint or 'its own'} in another process"
+                )
+            files.listings.forget()
+        self.set_access(place_of(path), access)
+
+    def with_part(
+        self, roots: Iterable[str], objects: Iterable[StoredObject], others: Iterable[FileSeries]
+    ) -> StorePlaces:
+        """These places, which have of the objects below the roots only these (`Listings.part_of`)."""
+        found = StorePlaces()
+        found.clients, found._access, found._remote = self.clients, self._access, dict(self._remote)
+        every, series, below = list(objects), list(others), list(roots)
+        for place in set(map(place_of, below)):
+            mine = [root for root in below if place_of(root) == place]
+            found._remote[place] = self.objects_at(place).part_of(mine, every, series)
+        return found
+
+
+_PROCESS = StorePlaces()
+_places: ContextVar[StorePlaces | None] = ContextVar("_places", default=None)  # of the code of a task
+
+
+def places() -> StorePlaces:
+    """The places that the code sees which runs now in this thread."""
+    return _places.get() or _PROCESS
+
+
+def with_objects(
+    roots: Iterable[str], objects: Iterable[StoredObject], others: Iterable[FileSeries], rows: Iterator[_Row]
+) -> Iterator[_Row]:
+    """Yields `rows`, whose iterator sees `StorePlaces.with_part`. Who takes the rows, and every other thread,
+    sees whole listings.
+    """
+    part = places().with_part(roots, objects, others)
+    while True:
+        before = _places.set(part)
         try:
-            owner = os.stat(place).st_uid
-        except OSError:  # in a directory that the user may not search: then its owner counts
-            place = os.path.dirname(place)
-    advice = f"give {_user(me)} read permission"
-    if owner != me:
-        advice = f"run the command as {_user(owner)} (`sudo -u {_user(owner)} …`), or {advice}"
-    return StorePermissionError(
-        f"{shown(path)}: user {_user(me)} may not read it, its owner is {_user(owner)}; {advice}"
-    )
+            row = next(rows)
+        except StopIteration:
+            return
+        finally:
+            _places.reset(before)
+        yield row
 
 
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"#{number}"
-
-
-def is_directory(path: str) -> bool:
-    """Returns whether `path` is a directory or a link to one. Raises StorePermissionError."""
-    if paths.is_remote(path):
-        return tree.is_directory(path)
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except PermissionError as error:
-        raise denied(path) from error
-    except (OSError, ValueError):
-        return False
-
-
-def one_look(paths_below: Iterable[str]) -> AbstractContextManager[None]:
-    """For a look at a store: lists what is on object storage again, once, and no more until its end."""
-    return tree.one_moment(filter(paths.is_remote, paths_below))
-
-
-def all_versions(paths_below: Iterable[str]) -> frozenset[tuple[str, str]]:
-    """The path and the version of each object below paths on object storage, as it was listed."""
-    return frozenset(tree.versions_below(filter(paths.is_remote, paths_below)))
+# ---- looks at paths ----------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -104,95 +173,34 @@ def all_answered() -> Iterator[None]:
     Many a look takes a file that cannot be read for one that says nothing, which is right on a disk. The
     reader of a whole queue, or of a view, must not miss what such a look would have found.
     """
-    before = unanswered.count
+    clients = places().clients
+    before = clients.unanswered().items()
     yield
-    if unanswered.count > before:
-        raise StoreUnreachableError(unanswered.text)
+    for _, (count, text) in clients.unanswered().items() - before:
+        if count:
+            raise StoreUnreachableError(text)
 
 
-def look_again(path: str) -> None:
-    """Says that what is at a path may have changed: lists objects again. A local disk shows it itself."""
-    if paths.is_remote(path):
-        tree.renew(path)
+@contextmanager
+def one_look(paths_below: Iterable[str]) -> Iterator[None]:
+    """For a look at a store: `Files.one_look` at each of the paths."""
+    with ExitStack() as stack:
+        for path in paths_below:
+            stack.enter_context(places().files_at(path).one_look(path))
+        yield
 
 
-def directory_identity(path: str) -> tuple[int, int, int] | None:
-    """Returns (device, inode, mtime in ns) of a directory, following links; None when it is missing.
-
-    On object storage it differs once a name in the directory does.
-    """
-    if paths.is_remote(path):
-        names = tree.names_in(path)
-        return (
-            None
-            if names is None
-            else (0, zlib.crc32(path.encode()), zlib.crc32("/".join(sorted(names)).encode()))
-        )
-    status = _status(path, follow_symlinks=True)
-    return None if status is None else (status.st_dev, status.st_ino, status.st_mtime_ns)
+def all_versions(paths_below: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """The path and the version of each object below paths on object storage, as it was listed."""
+    return frozenset(each for path in paths_below for each in places().files_at(path).versions(path))
 
 
-def stat_identity(path: str) -> tuple[int, int, int] | None:
-    """Returns (inode, size, mtime in ns), which differs once a file is replaced; None when it is missing."""
-    if paths.is_remote(path):
-        item = tree.stored_object(path)
-        return None if item is None else (version_number(item), item.size, item.mtime_ms * 1_000_000)
-    status = _status(path, follow_symlinks=False)
-    return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def is_settled(identity: tuple[int, int, int] | None, now_ns: int) -> bool:
-    """Returns whether each later change of the file changes its `stat_identity`, which was taken at `now_ns`
-    or later.
-
-    A missing file is settled: a new one has an identity.
-    """
-    return identity is None or identity[2] <= now_ns - YOUNG_NS
-
-
-def file_status(path: str) -> tuple[int, int] | None:
-    """Returns (bytes on disk, mtime in ms); None when the file is missing. Holes take no bytes on disk.
-
-    On object storage the time is that of the upload.
-    """
-    if paths.is_remote(path):
-        item = tree.stored_object(path)
-        return None if item is None else (item.size, item.mtime_ms)
-    status = _status(path, follow_symlinks=False)
-    return None if status is None else (status.st_blocks * 512, status.st_mtime_ns // 1_000_000)
-
-
-def version_number(item: StoredObject) -> int:
-    """Returns a number that differs for another version of an object, for what an inode is to a file."""
-    version = item.version or str(item.mtime_ms)
-    return int.from_bytes(hashlib.blake2b(version.encode(), digest_size=7).digest())
-
-
-def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:
-    try:
-        return os.stat(path, follow_symlinks=follow_symlinks)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        raise denied(path) from error
-
-
-def named_identity(path: str) -> tuple[int, int] | None:
-    """Returns (device, inode) of what a path names, also of a link itself; None when it is missing."""
-    if paths.is_remote(path):
-        item = tree.stored_object(path)
-        return None if item is None else (0, version_number(item))
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def open_identity(descriptor: int) -> tuple[int, int]:
-    """Returns (device, inode) of an open file."""
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino
+def look_at_each(
+    places_of: Iterable[str], found: Iterable[_Found], look: Callable[[_Found], _Look]
+) -> Iterator[tuple[_Found, _Look]]:
+    """`Files.look_at_each` of the files in these places."""
+    place = next(filter(paths.is_remote, places_of), "/")
+    return places().files_at(place).look_at_each(found, look)
 
 
 def is_named(path: str, descriptor: int) -> bool:
@@ -200,75 +208,64 @@ def is_named(path: str, descriptor: int) -> bool:
     return named_identity(path) == open_identity(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSpace:
-    """A file system: where it is mounted, its size, what is free, and the used share in percent, rounded up.
+def is_directory(path: str) -> bool:
+    """See `Files.is_directory`."""
+    return places().files_at(path).is_directory(path)
 
-    The size and the share do not count the blocks reserved for root
-    (UtilAll.getDiskPartitionSpaceUsedPercent).
-    """
 
-    mount: str
-    total_bytes: int
-    free_bytes: int
-    used_percent: int
+def exists(path: str) -> bool:
+    """See `Files.exists`."""
+    return places().files_at(path).exists(path)
+
+
+def is_file(path: str) -> bool:
+    """See `Files.is_file`."""
+    return places().files_at(path).is_file(path)
+
+
+def look_again(path: str) -> None:
+    """See `Files.look_again`."""
+    places().files_at(path).look_again(path)
+
+
+def directory_identity(path: str) -> tuple[int, int, int] | None:
+    """See `Files.directory_identity`."""
+    return places().files_at(path).directory_identity(path)
+
+
+def stat_identity(path: str) -> tuple[int, int, int] | None:
+    """See `Files.stat_identity`."""
+    return places().files_at(path).stat_identity(path)
+
+
+def readable_identity(path: str) -> tuple[int, int, int] | None:
+    """See `Files.readable_identity`."""
+    return places().files_at(path).readable_identity(path)
+
+
+def named_identity(path: str) -> tuple[int, int] | None:
+    """See `Files.named_identity`."""
+    return places().files_at(path).named_identity(path)
+
+
+def file_status(path: str) -> tuple[int, int] | None:
+    """See `Files.status`."""
+    return places().files_at(path).status(path)
 
 
 def disk_space(path: str) -> DiskSpace:
-    """Returns the file system of a path, which may not exist yet. Object storage has no size: all is 0."""
-    if paths.is_remote(path):
-        return DiskSpace(path, 0, 0, 0)
-    place = os.path.realpath(path)
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-    status = os.statvfs(place)
-    while not os.path.ismount(place):
-        place = os.path.dirname(place)
-    used = status.f_blocks - status.f_bfree
-    entire = used + status.f_bavail
-    percent = -(-100 * used // entire) if entire else 0
-    return DiskSpace(place, entire * status.f_frsize, status.f_bavail * status.f_frsize, percent)
+    """See `Files.disk_space`."""
+    return places().files_at(path).disk_space(path)
 
 
-def may_write(directory: str) -> bool:
-    """Whether the process may create files there: not on a file system that is mounted read-only."""
-    return os.access(directory, os.W_OK)
+def list_entries(directory: str) -> list[DirectoryEntry]:
+    """See `Files.entries`."""
+    return places().files_at(directory).entries(directory)
 
 
-def link_count(path: str) -> int:
-    """The number of names of a file: more than 1 with hard links."""
-    return os.stat(path).st_nlink
-
-
-# ---- listing and reading -----------------------------------------------------------------------------------
-
-
-def offset_file_name(offset: int) -> str:
-    """Returns the name of the file that begins at byte `offset` of its file queue (UtilAll.offset2FileName).
-
-    >>> offset_file_name(1073741824)
-    '00000000001073741824'
-    """
-    return f"{offset:020d}"
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFile:
-    """One file of a file queue (such as the commitlog): path, offset of its first byte, length in bytes.
-
-    `identity` differs once another file has the path; None for a file that was not listed. `stored` is the
-    version of the object on object storage.
-    """
-
-    path: str
-    start: int
-    size: int
-    identity: tuple[int, int] | None = None
-    stored: StoredObject | None = None
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.size
+def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
+    """See `Files.names`."""
+    return places().files_at(directory).names(directory, missing_ok=missing_ok)
 
 
 def list_store_files(
@@ -276,264 +273,99 @@ def list_store_files(
     name: re.Pattern[str] = OFFSET_NAME,
     irregular: Callable[[CorruptStoreError], object] | None = None,
 ) -> list[StoreFile]:
-    """Returns the files of a file queue by start offset; [] when the directory is missing.
-
-    Only names of 20 digits count; `diagnose` reports other names. Another `name` pattern lists other files,
-    whose `start` is the number in the last group of the pattern, or the whole name. Raises CorruptStoreError
-    for a link and for an entry that is not a regular file: to skip it would hide missing bytes. The caller
-    that gives `irregular` gets the errors of such entries instead.
-    """
-    found = []
-    if paths.is_remote(directory):
-        for item in tree.objects_of(directory):
-            match = name.match(paths.base_name(item.path))
-            if match is not None:
-                start, number = int(match[match.lastindex or 0]), version_number(item)
-                known = ((0, number), item) if tree.is_listed(item) else ()
-                found.append(StoreFile(item.path, start, item.size, *known))
-        return sorted(found, key=lambda file: file.start)
-    for entry in _scan(directory):
-        match = name.match(entry.name)
-        if match is None:
-            continue
-        if entry.is_symlink():
-            raise symbolic_link(entry.path)
-        if not entry.is_file(follow_symlinks=False):
-            found_kind = "a directory, a pipe, a socket or a device"
-            error = CorruptStoreError(entry.path, 0, "a regular file", found_kind)
-            if irregular is None:
-                raise error
-            irregular(error)
-            continue
-        status = _file_status(entry)
-        if status is not None:
-            start, identity = int(match[match.lastindex or 0]), (status.st_dev, status.st_ino)
-            found.append(StoreFile(entry.path, start, status.st_size, identity))
-    found.sort(key=lambda file: file.start)
-    return found
-
-
-def _scan(directory: str) -> list[os.DirEntry[str]]:
-    """Returns the entries of a directory in any order; [] when the directory is missing."""
-    try:
-        with os.scandir(directory) as entries:
-            return list(entries)
-    except FileNotFoundError:
-        return []
-    except NotADirectoryError as error:
-        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
-    except PermissionError as error:
-        raise denied(directory) from error
-
-
-def _file_status(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """Returns the status of a file; None when the file was deleted since the scan (retention)."""
-    try:
-        return entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    except PermissionError as error:  # the directory may be read, but not searched
-        raise denied(os.path.dirname(entry.path)) from error
-
-
-def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
-    """Returns the names in a directory. Raises StoreNotFoundError for a missing directory and for a file."""
-    if paths.is_remote(directory):
-        names = tree.names_in(directory)
-        if names is None and not missing_ok:
-            what = "file" if paths.remote_kind(directory) == "HDFS" else "object"
-            raise StoreNotFoundError(
-                f"{directory}: no {what} is there; give the directory of the store's copy"
-            )
-        return names or frozenset()
-    try:
-        return frozenset(os.listdir(directory))
-    except FileNotFoundError as error:
-        if missing_ok:
-            return frozenset()
-        parent = os.path.dirname(directory)
-        hint = "" if os.path.isdir(parent) else f"; {parent} does not exist either"
-        raise StoreNotFoundError(
-            f"{directory} does not exist{hint}; give the broker's store directory (storePathRootDir)"
-        ) from error
-    except NotADirectoryError as error:
-        raise StoreNotFoundError(
-            f"{directory} is a file; give the broker's store directory (storePathRootDir)"
-        ) from error
-    except PermissionError as error:
-        raise denied(directory) from error
-
-
-def refuse(error: StoreError) -> None:
-    """The `Refused` that raises every error."""
-    raise error
+    """See `Files.store_files`."""
+    return places().files_at(directory).store_files(directory, name, irregular)
 
 
 def list_directories(
     directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse
 ) -> list[tuple[str, str]]:
-    """Returns (name, path) of the selected directories in `directory` by name; [] when it is missing.
-
-    `lost+found` is skipped. For a link `refused` is called with a CorruptStoreError; if it returns, the link
-    is skipped.
-    """
-    if paths.is_remote(directory):
-        below = ((name, f"{directory}/{name}") for name in sorted(tree.names_in(directory) or ()))
-        return [each for each in below if select(each[0]) and tree.is_directory(each[1])]
-    found = []
-    for entry in _scan(directory):
-        if entry.name == LOST_AND_FOUND or not select(entry.name):
-            continue
-        if entry.is_symlink():
-            refused(symbolic_link(entry.path))
-        elif entry.is_dir(follow_symlinks=False):
-            found.append((entry.name, entry.path))
-    found.sort()
-    return found
+    """See `Files.directories`."""
+    return places().files_at(directory).directories(directory, select, refused)
 
 
-OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # refuses links, waits for no pipe
-
-
-def open_descriptor(path: str) -> int:
-    """Returns a read-only descriptor. Refuses links, does not wait for pipes. The caller closes it."""
-    try:
-        return os.open(path, OPEN_FLAGS)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise symbolic_link(path) from error
-        if isinstance(error, PermissionError):
-            raise denied(path) from error
-        raise
-
-
-class Descriptor:
-    """An open file, which `close` closes once."""
-
-    def __init__(self, descriptor: int = -1) -> None:
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def close(self) -> None:
-        """Closes the file; a second call does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryEntry:
-    """An entry of a directory. `size` is 0 for everything but a file."""
-
-    name: str
-    path: str
-    kind: Literal["file", "directory", "link", "other"]
-    size: int
-
-
-def list_entries(directory: str) -> list[DirectoryEntry]:
-    """Returns all entries of a directory by name, links included; [] when the directory is missing.
-
-    Raises CorruptStoreError when `directory` is a file. `diagnose` calls this: it reports links.
-    """
-    if paths.is_remote(directory):
-        found = [DirectoryEntry(name, path, "directory", 0) for name, path in list_directories(directory)] + [
-            DirectoryEntry(paths.base_name(item.path), item.path, "file", item.size)
-            for item in tree.objects_of(directory)
-        ]
-        return sorted(found, key=lambda entry: entry.name)
-    found = [_described_entry(entry) for entry in _scan(directory) if entry.name != LOST_AND_FOUND]
-    return sorted(found, key=lambda entry: entry.name)
-
-
-def _described_entry(entry: os.DirEntry[str]) -> DirectoryEntry:
-    if entry.is_symlink():
-        return DirectoryEntry(entry.name, entry.path, "link", 0)
-    if entry.is_dir(follow_symlinks=False):
-        return DirectoryEntry(entry.name, entry.path, "directory", 0)
-    if entry.is_file(follow_symlinks=False):
-        status = _file_status(entry)
-        return DirectoryEntry(entry.name, entry.path, "file", 0 if status is None else status.st_size)
-    return DirectoryEntry(entry.name, entry.path, "other", 0)
-
-
-def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
-    """Returns the content of a small file; None when the file is missing.
-
-    Raises CorruptStoreError for a link, a directory, and a file of more than `size_max` bytes.
-    """
-    if paths.is_remote(path):
-        item = tree.stored_object(path)
-        if item is not None and item.size > size_max:
-            raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{item.size} bytes")
-        return None if item is None else _newest_bytes(item)
-    try:
-        descriptor = open_descriptor(path)
-    except FileNotFoundError:
-        return None
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise CorruptStoreError(path, 0, "a regular file", "something else")
-    with os.fdopen(descriptor, "rb") as file:
-        if status.st_size > size_max:
-            raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
-        return file.read(size_max)
-
-
-def _newest_bytes(item: StoredObject, start: int = 0, stop: int | None = None) -> bytes | None:
-    """The bytes [start, stop) of an object, all of one version: of the newest one if it was uploaded again.
-
-    None if the object is gone, or if a newer version has another size than the given range is of.
-    """
-    try:
-        return bytes(blocks.read(item, start, item.size if stop is None else stop))
-    except FileReplacedError:
-        now = tree.newest(item.path)
-        if now is None or (stop is not None and now.size != item.size):
-            return None
-        return bytes(blocks.read(now, start, now.size if stop is None else stop))
-
-
-def readable_identity(path: str) -> tuple[int, int, int] | None:
-    """Returns the `stat_identity` of a file that `read_bytes` could open; None when the file is missing.
-
-    Raises CorruptStoreError for a link, and StorePermissionError.
-    """
-    if paths.is_remote(path):
-        return stat_identity(path)
-    try:
-        descriptor = open_descriptor(path)
-    except FileNotFoundError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-    return status.st_ino, status.st_size, status.st_mtime_ns
+def read_bytes(path: str, size_max: int = SMALL_FILE_SIZE_MAX) -> bytes | None:
+    """See `Files.read`."""
+    return places().files_at(path).read(path, size_max)
 
 
 def read_range(path: str, position: int, length: int, size: int) -> bytes:
-    """Returns `length` bytes of a file of exactly `size` bytes; b"" if the file is missing or is another.
+    """See `Files.read_range`."""
+    return places().files_at(path).read_range(path, position, length, size)
 
-    For one read of a file: a `FileView` costs twice as much.
+
+# ---- open files --------------------------------------------------------------------------------------------
+
+
+def open_view(path: str) -> FileView:
+    """See `Files.view`."""
+    return places().files_at(path).view(path)
+
+
+class FileCache:
+    """The open views used last, by path: at most `capacity` views.
+
+    A view is opened again when its path names another file or the size has changed: a store may be cleaned or
+    restored at any time.
     """
-    if paths.is_remote(path):
-        item = tree.stored_object(path)
-        if item is None or item.size != size or position + length > size:
-            return b""
-        return _newest_bytes(item, position, position + length) or b""
-    try:
-        descriptor = open_descriptor(path)
-    except FileNotFoundError:
-        return b""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptStoreError(path, 0, "a regular file", "something else")
-        data = os.pread(descriptor, length, position)
-    finally:
-        os.close(descriptor)
-    return data if status.st_size == size and len(data) == length else b""
+
+    def __init__(self, capacity: int = 256) -> None:
+        self._capacity = capacity
+        self._views: OrderedDict[str, FileView] = OrderedDict()
+
+    def open(self, path: str) -> FileView:
+        """Returns the open view of a path. Raises StoreNotFoundError when the file was deleted."""
+        view = self._views.pop(path, None)
+        try:
+            if view is None or not view.is_current():
+                view = open_view(path)
+        except FileNotFoundError as error:
+            raise StoreNotFoundError(
+                f"{path}: the file is gone; it was deleted (retention?) after planning"
+            ) from error
+        except PermissionError as error:
+            raise error if isinstance(error, StoreError) else denied(path) from error
+        self._keep(view)
+        return view
+
+    def view(self, file: StoreFile) -> FileView:
+        """Returns the open view of a listed file. Raises FileReplacedError if another file has its path."""
+        if file.stored is not None:
+            return self._version(file.stored)
+        view = self.open(file.path)
+        if file.identity not in (None, view.identity) or view.size < file.size:
+            is_other = file.identity not in (None, view.identity)
+            raise FileReplacedError(
+                f"{file.path}: expected {file.size} bytes, found {view.size}: since the files were listed, "
+                f"{'another file took this name' if is_other else 'the file became shorter'}. If a program "
+                "copies the store, wait until the copy is complete"
+            )
+        return view
+
+    def _version(self, stored: StoredObject) -> FileView:
+        view = self._views.pop(stored.path, None)
+        if view is None or view.listed != stored:
+            view = places().files_at(stored.path).view(stored.path, stored)
+        self._keep(view)
+        return view
+
+    def _keep(self, view: FileView) -> None:
+        self._views[view.path] = view
+        while len(self._views) > self._capacity:
+            self._views.popitem(last=False)  # its destructor closes the file once no reader uses the view
+
+    def forget_deleted(self) -> None:
+        """Closes the views of deleted and replaced files, whose space on disk stays in use until then."""
+        for path, view in list(self._views.items()):
+            try:
+                is_current = view.is_current()
+            except OSError:
+                is_current = False
+            if not is_current:
+                del self._views[path]
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from store_format.errors import (
@@ -78,42 +77,6 @@ def place_of(path: str) -> str:
             "credentials come from the environment or the role of the machine"
         )
     return f"{scheme}://{bucket}"
-
-
-def source_of(path: str) -> Bucket:
-    """Returns the source of a path such as `s3://bucket/key`, one for each bucket in a process."""
-    place = place_of(path)
-    if _user is not None and _user != os.getpid():
-        raise StoreUnreachableError(
-            f"{place}: this process is a fork of one that reads object storage or HDFS, and its client "
-            "does not work in a fork; start the process anew (multiprocessing: the method spawn)"
-        )
-    return _source(place, access_of(place))
-
-
-def access_of(place: str) -> Access:
-    """Returns how a bucket is reached."""
-    return _access.get(place) or _access.get("") or Access()
-
-
-def set_access(place: str, access: Access) -> None:
-    """Sets how a bucket is reached; "" is every bucket for which nothing else is set."""
-    _access[place] = access
-
-
-_access: dict[str, Access] = {}
-_user: int | None = None  # the process that uses the client
-
-
-@cache
-def _source(place: str, access: Access) -> Bucket:
-    global _user
-    _user = os.getpid()
-    if place.startswith("hdfs:"):
-        from store_format.files.hdfs import HdfsBucket
-
-        return HdfsBucket(place, access)
-    return ObjectBucket(place, access)
 
 
 class ObjectBucket(BucketClient):

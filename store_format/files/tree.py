@@ -2,7 +2,7 @@
 
 A listing costs a request for each 1,000 objects, so it is taken once by who opens a store, and again by who
 looks at the store again (`renew`). All that asks in between gets the answer of one moment. A task that was
-given the objects it needs sees these only (`with_objects`); the other code of its process does not.
+given the objects it needs has listings of its own with these only (`part_of`).
 """
 
 from __future__ import annotations
@@ -13,31 +13,20 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from store_format.errors import OptionError
-from store_format.files.client import Access, StoredObject
-from store_format.files.source import access_of, place_of, set_access, source_of
+from store_format.files.client import StoredObject
+from store_format.files.source import Bucket
 
 _TREES_MAX = 256
 _AGE_MIN_S = 1.0
 _MARKS = frozenset({"commitlog", "consumequeue", "batchconsumequeue"})  # of the root of a store
 _OFFSET_SIZE = 20  # digits of a file of the commitlog
 _UNLISTED_MS = -1  # the time of an object of which only the name and the size are known
-
-_trees: OrderedDict[str, Tree] = OrderedDict()
-_levels: dict[str, Tree] = {}  # what is directly in directories that are no stores
-_lock = threading.Lock()
-# parts of stores, for the code that runs now in this thread: they hide `_trees`
-_parts: ContextVar[Mapping[str, Tree]] = ContextVar("_parts", default=MappingProxyType({}))
-
-_Row = TypeVar("_Row")
 
 
 @dataclass(slots=True)
@@ -61,37 +50,6 @@ class Tree:
                 return
             there.add(name)
             path = directory
-
-
-def reach(path: str, access: Access, *, anew: bool = False) -> None:
-    """Sets how the bucket of a path is reached from now on.
-
-    Raises OptionError if its objects were listed at another endpoint, because a store that is open would
-    read those of the new one; with `anew`, what was listed is forgotten.
-    """
-    place = place_of(path)
-    if access_of(place).endpoint != access.endpoint:
-        with _lock:
-            listed = [
-                (kept, root)
-                for kept in (_trees, _levels)
-                for root in kept
-                if f"{root}/".startswith(f"{place}/")
-            ]
-            if listed and not anew:
-                raise OptionError(
-                    f"{place}: this process has read this bucket at another endpoint; read it at "
-                    f"{access.endpoint or 'its own'} in another process"
-                )
-            for kept, root in listed:
-                del kept[root]
-    set_access(place, access)
-
-
-def take(root: str) -> Tree:
-    """Lists the objects below a root, and keeps them for all that asks about paths there."""
-    begun = time.monotonic()
-    return _keep(_tree_with(root, source_of(root).all_below(root) or (), begun))
 
 
 def _tree_with(root: str, objects: Iterable[StoredObject], begun: float) -> Tree:
@@ -133,18 +91,6 @@ class NumberedFiles:
         return self.objects[max(bisect_right(self.starts, low) - 1, 0) : bisect_left(self.starts, high)]
 
 
-def numbered_files(directory: str) -> NumberedFiles:
-    """The numbered files of a directory; as good as nothing at the second call."""
-    tree = _tree_of(directory)
-    files: NumberedFiles | None = tree.found.get(directory)
-    if files is None:
-        objects = [item for item in objects_of(directory) if _is_number(item.path.rpartition("/")[2])]
-        starts = [int(item.path[-_OFFSET_SIZE:]) for item in objects]
-        files = NumberedFiles(starts, objects, _series_of(directory, objects, starts))
-        tree.found[directory] = files
-    return files
-
-
 def _series_of(directory: str, objects: list[StoredObject], starts: list[int]) -> list[FileSeries]:
     found: list[FileSeries] = []
     for item, start in zip(objects, starts, strict=True):
@@ -162,134 +108,9 @@ def _is_number(name: str) -> bool:
     return len(name) == _OFFSET_SIZE and name.isdigit()
 
 
-def with_objects(
-    roots: Iterable[str], objects: Iterable[StoredObject], others: Iterable[FileSeries], rows: Iterator[_Row]
-) -> Iterator[_Row]:
-    """Yields `rows`, whose iterator sees of the objects below the roots only these, as another process has
-    listed them, and the names of the series. It lists nothing, unless it needs one of the series: an entry of
-    a queue may lead anywhere if it is damaged.
-
-    Who takes the rows, and every other thread, sees whole listings.
-    """
-    trees = {root: Tree(root, taken=math.inf) for root in roots}
-    every = [*chain.from_iterable(series.objects() for series in others), *objects]
-    for root, tree in trees.items():
-        for item in every:
-            if item.path.startswith(f"{root}/"):
-                tree.add(item)
-    while True:
-        before = _parts.set(trees)
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        finally:
-            _parts.reset(before)
-        yield row
-
-
 def is_listed(item: StoredObject) -> bool:
     """Whether more is known of an object than its name and size."""
     return item.mtime_ms != _UNLISTED_MS
-
-
-def _listed(tree: Tree, path: str) -> StoredObject | None:
-    """The object of a path. Lists the directory of one that a task only has the name of."""
-    found = tree.objects.get(path)
-    if found is None or is_listed(found):
-        return found
-    directory = path.rpartition("/")[0]
-    there = {item.path: item for item in source_of(path).all_below(directory) or ()}
-    for name in list(tree.names[directory]):
-        other = tree.objects[f"{directory}/{name}"]
-        if not is_listed(other):
-            tree.add(there.get(other.path, other))
-    return there.get(path)
-
-
-def _keep(tree: Tree) -> Tree:
-    with _lock:
-        for root in [root for root in _trees if root.startswith(f"{tree.root}/")]:
-            del _trees[root]  # a part of this one, of another moment
-        _trees[tree.root] = tree
-        _trees.move_to_end(tree.root)
-        while len(_trees) > _TREES_MAX:
-            _trees.popitem(last=False)
-    return tree
-
-
-def renew(path: str) -> None:
-    """Lists the objects of the tree of a path again, at most once a second, or in the time that it takes."""
-    tree = _known(path)
-    if tree is not None and not _is_young(tree):
-        take(tree.root)
-
-
-@contextmanager
-def one_moment(paths: Iterable[str]) -> Iterator[None]:
-    """Lists the objects below the paths again, as `renew` does, and until the caller is done never again."""
-    trees = []
-    for path in paths:
-        tree = _known(path)
-        if tree is None or not _is_young(tree):
-            tree = take(path if tree is None else tree.root)
-        trees.append((tree, tree.taken))
-        tree.taken = math.inf
-    try:
-        yield
-    finally:
-        for tree, taken in trees:
-            tree.taken = min(tree.taken, taken)
-
-
-def newest(path: str) -> StoredObject | None:
-    """The object of a path in its newest version, for which the service is asked; None without one."""
-    found, tree = source_of(path).find(path), _known(path)
-    if found is not None and tree is not None:
-        tree.add(found)
-    return found
-
-
-def _is_young(tree: Tree) -> bool:
-    return tree.taken > time.monotonic() - max(_AGE_MIN_S, tree.took_s)
-
-
-def _known(path: str) -> Tree | None:
-    """The tree with the longest root that a path lies in."""
-    parts = _parts.get()
-    with _lock:
-        while "://" in path:
-            if path in parts or path in _trees:
-                return parts.get(path) or _trees[path]
-            path = path.rpartition("/")[0]
-    return None
-
-
-def _tree_of(path: str) -> Tree:
-    """The tree of a path. Of a large directory that is no store, only what is directly in it is listed."""
-    tree = _known(path)
-    if tree is not None:
-        return tree
-    level = _levels.get(path)
-    if level is not None and _is_young(level):
-        return level
-    begun = time.monotonic()
-    every = source_of(path).all_below(path, lambda first: _is_of_store(path, first))
-    if every is not None:
-        tree = _tree_with(path, every, begun)
-        if _is_of_store(path, every):
-            return _keep(tree)
-    else:
-        directories, objects = source_of(path).names(path)
-        if not _MARKS.isdisjoint(directories):
-            return take(path)
-        tree = _tree_with(path, objects, begun)
-        tree.names.setdefault(path, set()).update(directories)
-        tree.names.update({f"{path}/{name}": set() for name in directories})
-    if len(_levels) > _TREES_MAX:
-        _levels.clear()
-    _levels[path] = tree
-    return tree
 
 
 def _is_of_store(path: str, objects: Iterable[StoredObject]) -> bool:
@@ -301,55 +122,180 @@ def _is_of_store(path: str, objects: Iterable[StoredObject]) -> bool:
     return False
 
 
-def names_in(directory: str) -> frozenset[str] | None:
-    """The names in a directory; None where no object is below it."""
-    found = _tree_of(directory).names.get(directory)
-    return None if found is None else frozenset(found)
+class Listings:
+    """What is listed of one bucket, or of a name node. `bucket` gives its client."""
 
+    def __init__(self, bucket: Callable[[], Bucket]) -> None:
+        self._bucket = bucket
+        self._trees: OrderedDict[str, Tree] = OrderedDict()
+        self._levels: dict[str, Tree] = {}  # what is directly in directories that are no stores
+        self._lock = threading.Lock()
 
-def is_directory(path: str) -> bool:
-    """Whether objects are below a path."""
-    return path in _tree_of(path).names
+    def part_of(
+        self, roots: Iterable[str], objects: Iterable[StoredObject], others: Iterable[FileSeries]
+    ) -> Listings:
+        """Listings that have of the objects below the roots only these, as another process has listed them,
+        and the names of the series. They list nothing, unless one of the series is needed: an entry of a
+        queue may lead anywhere if it is damaged.
+        """
+        found = Listings(self._bucket)
+        every = [*chain.from_iterable(series.objects() for series in others), *objects]
+        for root in roots:
+            tree = found._trees[root] = Tree(root, taken=math.inf)
+            for item in every:
+                if item.path.startswith(f"{root}/"):
+                    tree.add(item)
+        return found
 
+    @property
+    def are_empty(self) -> bool:
+        return not (self._trees or self._levels)
 
-def stored_object(path: str) -> StoredObject | None:
-    """The object of a path; None without one, and for a directory."""
-    tree = _known(path) or _tree_of(path.rpartition("/")[0])
-    return None if path in tree.names else _listed(tree, path)
+    def forget(self) -> None:
+        """Forgets all that was listed."""
+        with self._lock:
+            self._trees.clear()
+            self._levels.clear()
 
+    def take(self, root: str) -> Tree:
+        """Lists the objects below a root, and keeps them for all that asks about paths there."""
+        begun = time.monotonic()
+        return self._keep(_tree_with(root, self._bucket().all_below(root) or (), begun))
 
-def listed_object(path: str) -> StoredObject | None:
-    """`stored_object`, as far as this process has listed it: asks no service."""
-    tree = _known(path)
-    return None if tree is None or path in tree.names else tree.objects.get(path)
+    def renew(self, path: str) -> None:
+        """Lists the tree of a path again, at most once a second, or once in the time that it takes."""
+        tree = self._known(path)
+        if tree is not None and not _is_young(tree):
+            self.take(tree.root)
 
+    @contextmanager
+    def one_moment(self, path: str) -> Iterator[None]:
+        """Lists what is below the path again, as `renew` does, and until the caller is done never again."""
+        tree = self._known(path)
+        if tree is None or not _is_young(tree):
+            tree = self.take(path if tree is None else tree.root)
+        taken, tree.taken = tree.taken, math.inf
+        try:
+            yield
+        finally:
+            tree.taken = min(tree.taken, taken)
 
-def objects_of(directory: str) -> list[StoredObject]:
-    """The objects directly in a directory, by name."""
-    tree = _tree_of(directory)
-    paths = (f"{directory}/{name}" for name in sorted(tree.names.get(directory, ())))
-    return [tree.objects[path] for path in paths if path in tree.objects and path not in tree.names]
+    def newest(self, path: str) -> StoredObject | None:
+        """The object of a path in its newest version, for which the service is asked; None without one."""
+        found, tree = self._bucket().find(path), self._known(path)
+        if found is not None and tree is not None:
+            tree.add(found)
+        return found
 
+    def numbered_files(self, directory: str) -> NumberedFiles:
+        """The numbered files of a directory; as good as nothing at the second call."""
+        tree = self._tree_of(directory)
+        files: NumberedFiles | None = tree.found.get(directory)
+        if files is None:
+            objects = [
+                item for item in self.objects_of(directory) if _is_number(item.path.rpartition("/")[2])
+            ]
+            starts = [int(item.path[-_OFFSET_SIZE:]) for item in objects]
+            files = NumberedFiles(starts, objects, _series_of(directory, objects, starts))
+            tree.found[directory] = files
+        return files
 
-def versions_below(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields the path and the version of each object."""
-    for path in paths:
-        for item in _tree_of(path).objects.values():
+    def names_in(self, directory: str) -> frozenset[str] | None:
+        """The names in a directory; None where no object is below it."""
+        found = self._tree_of(directory).names.get(directory)
+        return None if found is None else frozenset(found)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether objects are below a path."""
+        return path in self._tree_of(path).names
+
+    def object_at(self, path: str) -> StoredObject | None:
+        """The object of a path; None without one, and for a directory."""
+        tree = self._known(path) or self._tree_of(path.rpartition("/")[0])
+        return None if path in tree.names else self._listed(tree, path)
+
+    def known_object(self, path: str) -> StoredObject | None:
+        """`object_at`, as far as it is listed: asks no service."""
+        tree = self._known(path)
+        return None if tree is None or path in tree.names else tree.objects.get(path)
+
+    def objects_of(self, directory: str) -> list[StoredObject]:
+        """The objects directly in a directory, by name."""
+        tree = self._tree_of(directory)
+        paths = (f"{directory}/{name}" for name in sorted(tree.names.get(directory, ())))
+        return [tree.objects[path] for path in paths if path in tree.objects and path not in tree.names]
+
+    def versions_below(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yields the path and the version of each object."""
+        for item in self._tree_of(path).objects.values():
             yield item.path, item.version or f"{item.size} {item.mtime_ms}"
 
+    def objects_below(self, root: str, left_out: str) -> list[StoredObject]:
+        """The objects of a store without those whose path below the root matches the regular expression."""
+        tree, is_left_out = self._tree_of(root), re.compile(re.escape(root) + left_out).match
+        key = root, left_out
+        if key not in tree.found:
+            tree.found[key] = [item for path, item in tree.objects.items() if not is_left_out(path)]
+        return list(tree.found[key])
 
-def objects_below(root: str, left_out: str) -> list[StoredObject]:
-    """The objects of a store without those whose path below the root matches the regular expression."""
-    tree, is_left_out = _tree_of(root), re.compile(re.escape(root) + left_out).match
-    key = root, left_out
-    if key not in tree.found:
-        tree.found[key] = [item for path, item in tree.objects.items() if not is_left_out(path)]
-    return list(tree.found[key])
+    def _listed(self, tree: Tree, path: str) -> StoredObject | None:
+        """The object of a path. Lists the directory of one that a task only has the name of."""
+        found = tree.objects.get(path)
+        if found is None or is_listed(found):
+            return found
+        directory = path.rpartition("/")[0]
+        there = {item.path: item for item in self._bucket().all_below(directory) or ()}
+        for name in list(tree.names[directory]):
+            other = tree.objects[f"{directory}/{name}"]
+            if not is_listed(other):
+                tree.add(there.get(other.path, other))
+        return there.get(path)
+
+    def _keep(self, tree: Tree) -> Tree:
+        with self._lock:
+            for root in [root for root in self._trees if root.startswith(f"{tree.root}/")]:
+                del self._trees[root]  # a part of this one, of another moment
+            self._trees[tree.root] = tree
+            self._trees.move_to_end(tree.root)
+            while len(self._trees) > _TREES_MAX:
+                self._trees.popitem(last=False)
+        return tree
+
+    def _known(self, path: str) -> Tree | None:
+        """The tree with the longest root that a path lies in."""
+        with self._lock:
+            while "://" in path:
+                if path in self._trees:
+                    return self._trees[path]
+                path = path.rpartition("/")[0]
+        return None
+
+    def _tree_of(self, path: str) -> Tree:
+        """The tree of a path. Of a large directory that is no store, only what is directly in it."""
+        tree = self._known(path)
+        if tree is not None:
+            return tree
+        level = self._levels.get(path)
+        if level is not None and _is_young(level):
+            return level
+        begun = time.monotonic()
+        every = self._bucket().all_below(path, lambda first: _is_of_store(path, first))
+        if every is not None:
+            tree = _tree_with(path, every, begun)
+            if _is_of_store(path, every):
+                return self._keep(tree)
+        else:
+            directories, objects = self._bucket().names(path)
+            if not _MARKS.isdisjoint(directories):
+                return self.take(path)
+            tree = _tree_with(path, objects, begun)
+            tree.names.setdefault(path, set()).update(directories)
+            tree.names.update({f"{path}/{name}": set() for name in directories})
+        if len(self._levels) > _TREES_MAX:
+            self._levels.clear()
+        self._levels[path] = tree
+        return tree
 
 
-def existing_object(path: str) -> StoredObject:
-    """`stored_object`, which raises FileNotFoundError without one."""
-    found = stored_object(path)
-    if found is None:
-        raise FileNotFoundError(path)
-    return found
+def _is_young(tree: Tree) -> bool:
+    return tree.taken > time.monotonic() - max(_AGE_MIN_S, tree.took_s)

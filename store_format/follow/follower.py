@@ -41,14 +41,14 @@ from store_format.errors import (
 )
 from store_format.files.paths import is_remote
 from store_format.files.read import (
+    FileCache,
     all_answered,
     all_versions,
     entry_names,
-    is_settled,
     one_look,
     stat_identity,
 )
-from store_format.files.view import FileCache
+from store_format.files.view import is_settled
 from store_format.follow.log_tail import (
     LogSamples,
     Newest,

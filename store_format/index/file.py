@@ -33,9 +33,8 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
 from store_format.errors import OptionError
-from store_format.files import blocks
-from store_format.files.read import StoreFile, list_store_files
-from store_format.files.view import FileView, open_view
+from store_format.files.read import list_store_files, look_at_each, open_view
+from store_format.files.view import FileView, StoreFile
 from store_format.files.write import WritableFile
 from store_format.java.text import java_hash, java_hash_many
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, as_struct, unpack
@@ -377,7 +376,7 @@ def open_index_files(
 
 def each_at_once(directory: str, items: Sequence[_Item], look: Callable[[_Item], _Look]) -> Iterable[_Look]:
     """What `look` says of each item of a directory, in order; on object storage of many at once."""
-    return (said for _, said in blocks.looked_at([directory], items, look))
+    return (said for _, said in look_at_each([directory], items, look))
 
 
 def has_entries(path: str) -> bool:

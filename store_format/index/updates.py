@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.arrays.ranges import flat_bytes, without_nulls
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.view import open_view
+from store_format.files.read import open_view
 from store_format.files.write import FileWrites, WritableFile
 from store_format.index.file import (
     DEFAULT_GEOMETRY,

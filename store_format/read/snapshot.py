@@ -32,14 +32,9 @@ from store_format.consumequeue.files import (
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds, short_queues
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
-from store_format.files import blocks, paths
-from store_format.files.read import (
-    Refused,
-    list_directories,
-    list_store_files,
-    refuse,
-    symbolic_link,
-)
+from store_format.files import paths
+from store_format.files.read import list_directories, list_store_files, look_at_each
+from store_format.files.view import Refused, refuse, symbolic_link
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey, is_light_queue
@@ -321,7 +316,7 @@ def _queues_on_disk(
     short: Mapping[str, QueueBounds] = {}
     if not paths.is_remote(root):
         short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
-    for (topic, queue_id, *_), queue in blocks.looked_at([root], every, look):
+    for (topic, queue_id, *_), queue in look_at_each([root], every, look):
         if isinstance(queue, QueueRange):
             queues[topic, queue_id] = queue
         elif isinstance(queue, CorruptStoreError):

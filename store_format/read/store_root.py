@@ -23,15 +23,8 @@ from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import paths
-from store_format.files.read import (
-    LOST_AND_FOUND,
-    Refused,
-    directory_identity,
-    entry_names,
-    is_directory,
-    refuse,
-)
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache, directory_identity, entry_names, exists, is_directory
+from store_format.files.view import LOST_AND_FOUND, Refused, refuse
 from store_format.metadata.read import KnownTopic, config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.survey.fates import Unfiled
@@ -62,7 +55,7 @@ def broker_name_of(root: str) -> str:
 
 def has_config(root: str) -> bool:
     """Whether a file of the store names its broker; a broker writes topics.json with its first message."""
-    return any(paths.exists(path) for path in (settings_path(root), config_path(root, "topics.json")))
+    return any(exists(path) for path in (settings_path(root), config_path(root, "topics.json")))
 
 
 def log_directories(root: str, commit_log_paths: Sequence[str]) -> tuple[str, ...]:
@@ -118,7 +111,7 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
 def store_around(directory: str) -> str | None:
     """The root of the store in which a directory lies; None outside of stores."""
     while True:
-        beside = (paths.exists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
+        beside = (exists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
         if is_directory(f"{directory}/commitlog") and any(beside):
             return directory
         parent = paths.parent(directory)
@@ -282,7 +275,7 @@ def tiered_metadata(root: str) -> str | None:
     """The file in which a broker notes what it keeps in tiered storage; None without one."""
     path = config_path(root, "tieredStoreMetadata.json")
     # A broker renames the file to .bak before it writes the new one (ConfigManager.persist).
-    return path if paths.exists(path) or paths.exists(f"{path}.bak") else None
+    return path if exists(path) or exists(f"{path}.bak") else None
 
 
 def is_below(path: str, directory: str) -> bool:

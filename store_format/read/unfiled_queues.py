@@ -27,9 +27,8 @@ from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues, pl
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
-from store_format.files import paths
 from store_format.files.lock import own_holder
-from store_format.files.read import list_store_files
+from store_format.files.read import exists, list_store_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
@@ -367,7 +366,7 @@ def _ends_blank(taken: Snapshot, key: QueueKey) -> bool:
     return (
         bounds is not None
         and (stop := bounds.last_file + bounds.file_size) == bounds.unit_stop * bounds.unit_size
-        and paths.exists(place_in_files(bounds.directory, bounds.file_size, stop)[0])
+        and exists(place_in_files(bounds.directory, bounds.file_size, stop)[0])
     )
 
 

@@ -40,8 +40,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files import paths
-from store_format.files.read import entry_names, is_directory, list_store_files, stat_identity
+from store_format.files.read import entry_names, exists, is_directory, list_store_files, stat_identity
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
 from store_format.metadata.read import (
@@ -583,7 +582,7 @@ def has_light_queues(root: str) -> bool:
     """Whether a broker with enableLmq has used the store. Without one, the properties that name light queues
     are a producer's own.
     """
-    if paths.exists(f"{root}/config/lmqConsumerOffset.json"):
+    if exists(f"{root}/config/lmqConsumerOffset.json"):
         return True
     with suppress(StoreError):  # who needs the directory raises the error
         return any(map(is_light_queue, entry_names(f"{root}/consumequeue", missing_ok=True)))
@@ -608,7 +607,7 @@ def filed_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str
 
 
 def has_rocksdb_config(root: str) -> bool:
-    return any(paths.exists(f"{root}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
+    return any(exists(f"{root}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
 
 
 def _is_of_system(root: str, topic: str) -> bool:

@@ -36,8 +36,7 @@ from store_format.consumequeue.units import (
 )
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError
-from store_format.files.read import list_store_files
-from store_format.files.view import open_view
+from store_format.files.read import list_store_files, open_view
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import LogQueue

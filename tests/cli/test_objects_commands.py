@@ -13,6 +13,7 @@ from store_format import MessageStore
 from store_format.display.units import size_text
 from store_format.errors import OptionError
 from store_format.files import paths
+from store_format.files.read import places
 from tests.support.cli_runs import Runner
 from tests.support.object_server import ObjectServer
 
@@ -95,7 +96,7 @@ def test_variables_say_how_object_storage_is_reached(
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.setenv("RMQLOG_FS_ENDPOINT", server.url)
     monkeypatch.setenv("RMQLOG_FS_REQUEST_TIMEOUT", "20s")
-    monkeypatch.setattr("store_format.files.source._access", {})
+    monkeypatch.setattr(places(), "_access", {})
     assert rmqlog("ls", server.url_of(basic)).out == rmqlog("ls", basic).out
     monkeypatch.setenv("RMQLOG_FS_REQUEST_TIMEOUT", "20")
     assert "RMQLOG_FS_REQUEST_TIMEOUT: expected a length of time" in rmqlog("ls", basic).err

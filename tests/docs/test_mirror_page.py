@@ -16,7 +16,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError
-from store_format.files import tree
+from store_format.files.read import places
 from tests.support import live_writer
 from tests.support.doc_pages import Block, Session, blocks, is_as_shown, read_page
 from tests.support.object_server import ObjectServer
@@ -115,7 +115,7 @@ def test_rclone_beside_a_writer(
 
     def one_round() -> None:
         session.run(commands)
-        tree.take(url)
+        places().objects_at(url).listings.take(url)
 
     counts = _rounds(one_round, url)
     assert counts == sorted(counts)
@@ -172,7 +172,7 @@ def _check_each_command(session: Session, store: _Filling, commands: Block, copy
 
     def check() -> int:
         if url.startswith("s3:"):
-            tree.take(url)
+            places().objects_at(url).listings.take(url)
         return _are_prefixes(url)
 
     names = session.directory / "names"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.publication import save_checkpoint
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
 from tests.interop.harness import RocketMQ

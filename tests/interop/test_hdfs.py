@@ -16,9 +16,8 @@ from pyspark.sql import SparkSession
 
 from store_format import MessageStore
 from store_format.errors import FileReplacedError, StoreNotFoundError, StoreUnreachableError
-from store_format.files import tree
 from store_format.files.client import Access
-from store_format.files.source import source_of
+from store_format.files.read import places
 from store_format.views.registry import VIEWS
 from tests.interop.hdfs_cluster import hdfs_cluster
 from tests.support.cli_runs import Runner
@@ -192,33 +191,33 @@ def test_versions_are_never_mixed(hdfs: Hdfs) -> None:
     right = {queue.key: queue.to_table() for queue in MessageStore.open(str(hdfs.local)).queues()}
     store = MessageStore.open(url)
     queues = store.queues()
-    item = tree.objects_of(f"{url}/commitlog")[0]
+    item = places().objects_at(url).listings.objects_of(f"{url}/commitlog")[0]
     path = item.path.removeprefix(hdfs.place)
     data = (hdfs.local / "commitlog" / path.rpartition("/")[2]).read_bytes()
-    assert source_of(url).get(item, 4, 1000) == data[4:1000]
+    assert places().objects_at(url).bucket().get(item, 4, 1000) == data[4:1000]
     hdfs.write(path, data[::-1])
     with pytest.raises(FileReplacedError, match="was written or replaced since the files were listed"):
-        source_of(url).get(item, 4, 1000)
+        places().objects_at(url).bucket().get(item, 4, 1000)
     for queue in queues:
         with suppress(FileReplacedError):
             assert queue.to_table() == right[queue.key]
     hdfs.write(path, data)  # again: the bytes that were listed, with another time
     assert all(queue.to_table() == right[queue.key] for queue in queues)
-    newest = tree.newest(item.path)
+    newest = places().objects_at(item.path).listings.newest(item.path)
     assert newest is not None
     with hdfs.client.append(path) as file:
         file.write(b"more")
     with pytest.raises(FileReplacedError, match="was written or replaced"):
-        source_of(url).get(newest, 4, 1000)
+        places().objects_at(url).bucket().get(newest, 4, 1000)
     hdfs.client.delete(path)
     with pytest.raises(FileReplacedError, match="the file is gone since the files were listed"):
-        source_of(url).get(item, 4, 1000)
+        places().objects_at(url).bucket().get(item, 4, 1000)
     with pytest.raises(StoreNotFoundError, match="no file is there"):
         MessageStore.open(f"{url}-missing")
 
 
 def _read_again(url: str) -> None:
-    tree.take(url)
+    places().objects_at(url).listings.take(url)
     for queue in MessageStore.open(url).queues():
         queue.to_table()
 
@@ -228,7 +227,7 @@ def test_a_missing_permission_is_an_error(hdfs: Hdfs, name: str, monkeypatch: py
     url, path = f"{hdfs.place}/backup/denied", f"/backup/denied/{name}".rstrip("/")
     mode = hdfs.client.get_file_info(path).permission
     monkeypatch.setenv("HADOOP_USER_NAME", "mallory")
-    tree.reach(url, Access(request_timeout_ms=60_000 + len(name)))  # a client of this user
+    places().reach(url, Access(request_timeout_ms=60_000 + len(name)))  # a client of this user
     hdfs.client.set_permission(path, 0o700)
     try:
         with pytest.raises(
@@ -237,15 +236,15 @@ def test_a_missing_permission_is_an_error(hdfs: Hdfs, name: str, monkeypatch: py
             _read_again(url)
     finally:
         hdfs.client.set_permission(path, mode)
-        tree.reach(url, Access())
+        places().reach(url, Access())
 
 
 def test_a_name_node_that_stops_is_an_error(golden: Callable[[str], Path], tmp_path: Path) -> None:
     with hdfs_cluster(tmp_path / "cluster", {"/basic": golden("basic-5.5.0")}) as place:
         url = f"{place}/basic"
-        tree.reach(url, Access(request_timeout_ms=60_000))
+        places().reach(url, Access(request_timeout_ms=60_000))
         store = MessageStore.open(url)
-    tree.reach(url, Access(request_timeout_ms=2_000))
+    places().reach(url, Access(request_timeout_ms=2_000))
     with pytest.raises(StoreUnreachableError, match=r"HDFS could not be read, no whole answer in 2 s"):
         [queue.to_table() for queue in store.queues()]
     with pytest.raises(StoreUnreachableError, match="HDFS could not be read"):

@@ -14,8 +14,8 @@ import pytest
 
 from store_format import MessageStore
 from store_format.commit.append import commit
-from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
+from store_format.commit.publication import save_checkpoint
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_checkpoint
 from tests.interop.harness import RocketMQ

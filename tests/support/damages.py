@@ -15,7 +15,7 @@ import numpy as np
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.layouts import CQ_UNIT
 from tests.support.referee.world import overwrite
 

@@ -23,6 +23,9 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from store_format.files.client import StoredObject
+from store_format.files.read import places
+
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 _LISTED_MAX = 1000
 _REFUSALS = {
@@ -113,6 +116,13 @@ def served(root: Path) -> Iterator[ObjectServer]:
         finally:
             told.ended.set()
             http.shutdown()
+
+
+def object_at(url: str) -> StoredObject:
+    """What this process has listed, or lists now, at a path."""
+    found = places().objects_at(url).listings.object_at(url)
+    assert found is not None
+    return found
 
 
 def etag_of(path: Path) -> str:

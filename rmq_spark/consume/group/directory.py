@@ -42,9 +42,8 @@ from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreInUseError
 from store_format.files.lock import StoreLock, lock_holder
 from store_format.files.polling import Clocks, Repeated
-from store_format.files.read import entry_names, read_bytes, stat_identity
+from store_format.files.read import entry_names, open_view, read_bytes, stat_identity
 from store_format.files.shared_log import FileLock
-from store_format.files.view import open_view
 from store_format.files.write import FileWrites
 from store_format.follow.log_tail import mark_of, physical_offset_of, place_at
 from store_format.pop.log import in_flight_directory, in_flight_logs

@@ -17,8 +17,8 @@ from rmq_spark.spark.session_settings import SessionSettings
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OptionError, StoreError
-from store_format.files import tree
 from store_format.files.client import Access
+from store_format.files.read import places
 from tests.support.object_server import ObjectServer
 
 _SECRET, _TOKEN = "wJalrXUtnFEMI/K7MDENG", "IQoJb3JpZ2luX2VjEJr"
@@ -125,7 +125,7 @@ def test_a_read_signs_with_the_keys_of_the_session(
     sent = pickle.dumps((scan, splits)) + repr((scan, splits)).encode()
     assert not [secret for secret in (*_KEYS.values(), server.url) if secret.encode() in sent]
     server.fault = lambda request: "denied"
-    tree._trees.clear()  # a listing is believed for a second
+    places().objects_at(server.url_of(basic)).listings.forget()  # a listing is believed for a second
     with pytest.raises(StoreError, match="refused the request") as caught:
         plan(parsed, cores=1)
     assert not [secret for secret in _KEYS.values() if secret in str(caught.value)]

@@ -20,6 +20,7 @@ from rmq_spark.plan.scan import Scan
 from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.files import tree
+from store_format.files.read import places
 from store_format.message.encode import MessageColumns
 from tests.support import goldens
 from tests.support.object_server import ObjectServer
@@ -32,7 +33,8 @@ def _read(options: dict[str, str], server: ObjectServer | None = None) -> pa.Tab
     parsed = parse_read_options(options)
     scan = Scan(fields_from_options(parsed), parsed)
     splits = pickle.loads(pickle.dumps(plan(parsed, cores=2).splits))
-    tree._trees.clear()
+    if server:
+        places().objects_at(server.url_of(server.bucket)).listings.forget()
     before = server.counts()["list"] if server else 0
     batches = [batch for split in splits for batch in scan.read(split)]
     assert server is None or server.counts()["list"] == before

@@ -29,8 +29,8 @@ from store_format.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
-from store_format.files import blocks, tree
-from store_format.files.source import ObjectBucket, source_of
+from store_format.files.read import places
+from store_format.files.source import ObjectBucket
 from tests.support.object_server import ObjectServer, Request
 from tests.support.staged import append, make_store, numbered
 
@@ -99,20 +99,20 @@ class _Query:
             return []
         splits = pickle.loads(pickle.dumps(self.positions.plan(self.at, end).splits))
         before_tasks()
-        kept = dict(tree._trees)
-        blocks._held = 0
-        for known in (tree._trees, blocks._blocks, blocks._pages, scan._FILES._views):
-            known.clear()
+        kept = dict(places()._remote)
+        places()._remote.clear()
+        scan._FILES._views.clear()
         rows = [row for split in splits for batch in self.scan.read(split) for row in _rows(batch)]
-        tree._trees.update(kept)
+        places()._remote.update(kept)
         self.at = end
         return rows
 
 
 def _forget_young() -> None:
     """As if a second had passed since the last listing."""
-    for each in tree._trees.values():
-        each.taken -= 2
+    for files in places()._remote.values():
+        for each in files.listings._trees.values():
+            each.taken -= 2
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_a_fault_at_any_request_of_a_stream_loses_nothing(
             found = query.batch()
         last = next(seen) <= number
         server.fault = lambda request: None
-        bucket = source_of(server.url_of(place))
+        bucket = places().objects_at(server.url_of(place)).bucket()
         assert isinstance(bucket, ObjectBucket)
         bucket._rests_until = 0.0
         failed += not found

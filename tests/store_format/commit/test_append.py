@@ -36,7 +36,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files.lock import StoreLock, foreign_holder, lock_holder
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.message.encode import MessageColumns
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.store import MessageStore

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from store_format.bookkeeping.settings import read_settings
-from store_format.commit.checkpoint import index_end, lower_index_mark
 from store_format.commit.options import CommitOptions
+from store_format.commit.publication import index_end, lower_index_mark
 from store_format.index.file import list_index_files
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from tests.support.staged import append, make_store, numbered

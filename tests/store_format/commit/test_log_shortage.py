@@ -14,8 +14,8 @@ import pytest
 from store_format.bookkeeping.ledger import read_given_up, read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import recover
-from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
+from store_format.commit.publication import save_checkpoint
 from store_format.commit.recover import recover as plan_recovery
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites

@@ -15,10 +15,9 @@ import pytest
 from store_format.bookkeeping.journal import write_abort_mark, write_journal
 from store_format.commit import queue_changes
 from store_format.commit.append import commit, plan, recover
-from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
-from store_format.commit.publication import Publication
+from store_format.commit.publication import Publication, save_checkpoint
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError, StoreNotFoundError
 from store_format.files.write import FileWrites

@@ -20,7 +20,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.index.file import open_index_files
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore

@@ -18,7 +18,7 @@ from store_format.commit.recover import recover
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose import diagnose
 from store_format.errors import StoreError, StoreNotFoundError
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.layouts import CQ_UNIT
 from store_format.store import MessageStore
 from tests.support import oracle

@@ -16,7 +16,7 @@ from store_format.commitlog.walk import UnitRun
 from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from tests.support.damages import (
     OF_THE_LOG,
     OTHERS,

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.errors import StoreError
-from store_format.files.view import FileCache, FileView
+from store_format.files.read import FileCache
+from store_format.files.view import FileView
 from tests.support import goldens, oracle, strategies
 from tests.support.oracle import Message
 from tests.support.strategies import StoredLog

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from store_format.commitlog.log import CommitLog
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.names import DELAY_LEVELS_MS
 from store_format.survey.newest_entries import missing_entries
 from tests.support import oracle, strategies

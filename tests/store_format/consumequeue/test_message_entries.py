@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store_format.commitlog.log import CommitLog
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.survey.newest_entries import missing_entries
 from store_format.survey.scan import queues_of_log
 from tests.support import oracle

@@ -16,10 +16,10 @@ from rmq_spark.options.access_options import parse_access
 from rmq_spark.options.option import Given, single_path, written_path
 from store_format import MessageStore
 from store_format.errors import OptionError, StoreUnreachableError
-from store_format.files import source, tree
 from store_format.files.client import Access
 from store_format.files.paths import absolute, is_remote, parent
-from store_format.files.source import place_of, source_of
+from store_format.files.read import places
+from store_format.files.source import place_of
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_silent_name_node_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> Non
     """It accepts the connection, and never answers: the client itself would wait for ever."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/store"
-        tree.reach(url, Access(request_timeout_ms=300))
+        places().reach(url, Access(request_timeout_ms=300))
         begun = time.monotonic()
         with pytest.raises(StoreUnreachableError, match=r"HDFS could not be read, no whole answer in 0\.3 s"):
             MessageStore.open(url)
         assert time.monotonic() - begun < 30
     with pytest.raises(TypeError, match="may not be pickled"):
-        pickle.dumps(source_of(url))
-    monkeypatch.setattr(source, "_user", 1)
+        pickle.dumps(places().objects_at(url).bucket())
+    monkeypatch.setattr(places().clients, "_process", 1)
     with pytest.raises(StoreUnreachableError, match="is a fork of one that reads object storage or HDFS"):
-        source_of(url)
+        places().objects_at(url).bucket()

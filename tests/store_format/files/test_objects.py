@@ -26,18 +26,17 @@ from store_format.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
-from store_format.files import blocks, tree
+from store_format.files import tree
 from store_format.files.client import Access
-from store_format.files.read import list_store_files, read_bytes
-from store_format.files.source import source_of
-from store_format.files.view import FileView, open_view
+from store_format.files.read import list_store_files, open_view, places, read_bytes
+from store_format.files.view import FileView
 from store_format.message.columns import decode_options_of
 from store_format.message.encode import MessageColumns
 from store_format.names import QueueKey
 from store_format.read.store_root import store_roots
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens
-from tests.support.object_server import Fault, ObjectServer, Request
+from tests.support.object_server import Fault, ObjectServer, Request, object_at
 
 _Rows = dict[QueueKey, tuple[int, int, pa.Table | None]]
 _ROOT = Path(__file__).parents[3]
@@ -84,7 +83,7 @@ def test_a_new_look_sees_new_objects(server: ObjectServer, basic: Path) -> None:
     last = max((basic / "commitlog").iterdir())
     size = last.stat().st_size
     (last.parent / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
-    tree.take(store.path)
+    places().objects_at(store.path).listings.take(store.path)
     assert len(store.log.relisted().files) == before + 1
 
 
@@ -141,7 +140,8 @@ def test_objects_that_had_to_go_are_not_fetched_whole_again(server: ObjectServer
             file.truncate(size)
             file.seek(i * 100_000)
             file.write(bytes([i + 1]) * 100_000)
-    every = [tree.existing_object(f"{server.url_of(directory)}/{i}/{0:020d}") for i in range(30)]
+    every = [object_at(f"{server.url_of(directory)}/{i}/{0:020d}") for i in range(30)]
+    blocks = places().objects_at(every[0].path).blocks
     for start in range(0, 3_000_000, 300_000):
         for i, item in enumerate(every):
             right = bytes([i + 1]) if i * 100_000 <= start < (i + 1) * 100_000 else b"\0"
@@ -256,7 +256,7 @@ def test_a_fault_is_one_clear_error(
 def test_a_server_that_is_gone(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     url = f"s3://nowhere-{server.bucket.name}/store"
-    tree.reach(url, Access(request_timeout_ms=300))
+    places().reach(url, Access(request_timeout_ms=300))
     with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9 could not be read, no answer that"):
         MessageStore.open(url)
 
@@ -266,14 +266,14 @@ def test_an_object_that_is_replaced_is_never_mixed(server: ObjectServer, basic: 
     right = _rows(str(basic))
     store = MessageStore.open(server.url_of(basic))
     queues = [queue for queue in store.queues() if queue.max_offset > queue.min_offset]
-    items = tree.objects_of(f"{store.path}/commitlog")
+    items = places().objects_at(store.path).listings.objects_of(f"{store.path}/commitlog")
     for path in (basic / "commitlog").iterdir():
         data = path.read_bytes()
         path.unlink()
         path.write_bytes(data[::-1])
     for item in items:
         with pytest.raises(FileReplacedError, match="another version was uploaded since the objects were"):
-            source_of(item.path).get(item, 0, 100)
+            places().objects_at(item.path).bucket().get(item, 0, 100)
     for queue in queues:
         with suppress(FileReplacedError):
             assert queue.to_table() == right[queue.key][2]
@@ -290,9 +290,10 @@ def test_a_part_of_an_object_is_never_taken_for_all_of_it(server: ObjectServer, 
     """A look at very many queues fetches blocks, and a later one whole files."""
     path = server.bucket / "store/config/large.json"
     path.write_bytes(data := bytes(range(256)) * 1000)
-    item = tree.existing_object(server.url_of(path))
+    item = object_at(server.url_of(path))
     every = [item] * 2001
-    for _, first in blocks.looked_at([item.path], every, lambda each: bytes(blocks.read(each, 0, 100))):
+    blocks = places().objects_at(item.path).blocks
+    for _, first in blocks.look_at_each(every, lambda each: bytes(blocks.read(each, 0, 100))):
         assert first == data[:100]
     assert read_bytes(server.url_of(path)) == data
 
@@ -301,8 +302,9 @@ def test_a_look_at_many_queues_is_one_of_its_thread(server: ObjectServer, basic:
     """Another thread fetches a file whole meanwhile, as it does alone."""
     path = server.bucket / "store/config/large.json"
     path.write_bytes(data := bytes(range(256)) * 1000)
-    item, small = (tree.existing_object(server.url_of(each)) for each in (path, basic / "config/topics.json"))
-    look = blocks.looked_at([small.path], [small] * 2001, lambda each: blocks.read(each, 0, 100))
+    item, small = (object_at(server.url_of(each)) for each in (path, basic / "config/topics.json"))
+    blocks = places().objects_at(item.path).blocks
+    look = blocks.look_at_each([small] * 2001, lambda each: blocks.read(each, 0, 100))
     next(look)
     with ThreadPoolExecutor(1) as pool:
         assert bytes(pool.submit(blocks.read, item, 0, 100).result()) == data[:100]
@@ -319,10 +321,8 @@ def test_objects_that_are_replaced_are_not_lost(server: ObjectServer, basic: Pat
         data[20] ^= 1  # in the first message's queue offset
         path.unlink()
         path.write_bytes(data)
-    tree.take(store.path)
-    blocks._blocks.clear()
-    blocks._held = 0
-    blocks._pages.clear()
+    places().objects_at(store.path).listings.take(store.path)
+    places().objects_at(store.path).blocks.forget()
     reader = store.reader(decode_options_of(("body",), verify_crc=True), Tolerance("FAILFAST", False))
     with pytest.raises(FileReplacedError):
         list(reader.read([queue.piece()]))
@@ -353,8 +353,9 @@ def test_nothing_that_travels_has_a_secret(server: ObjectServer, basic: Path) ->
     store = MessageStore.open(url)
     store.queues()
     with pytest.raises(TypeError, match="may not be pickled"):
-        pickle.dumps(source_of(url))
-    _is_without_secrets(server, repr(source_of(url)) + repr(store) + repr(tree.stored_object(f"{url}/abort")))
+        pickle.dumps(places().objects_at(url).bucket())
+    shown = repr(places().objects_at(url).bucket()) + repr(store) + repr(object_at(f"{url}/checkpoint"))
+    _is_without_secrets(server, shown)
 
 
 _ONE = MessageColumns(topic="T", body=pa.array([b"x"]), properties=pa.array([b""]))

@@ -10,7 +10,7 @@ from time import sleep
 import pytest
 
 from store_format.files.polling import Clocks, PolledFiles, Repeated, attempts
-from store_format.files.read import YOUNG_NS
+from store_format.files.view import YOUNG_NS
 
 
 class _Time:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from store_format.errors import StoreNotFoundError
-from store_format.files.read import list_store_files
-from store_format.files.view import FileCache, FileView
+from store_format.files.read import FileCache, list_store_files
+from store_format.files.view import FileView
 
 
 def _file(directory: Path, name: str, size: int) -> str:

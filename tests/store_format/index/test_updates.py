@@ -22,7 +22,7 @@ from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, IndexSlots
 from store_format.index.updates import (
     IndexBatch,

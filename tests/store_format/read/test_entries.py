@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import queue_bounds
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.read import queue_reader
 from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance

@@ -9,7 +9,7 @@ import pytest
 
 from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.read.snapshot import find_log_end, take_snapshot
 from tests.store_format.read.test_readable_end import Broker
 from tests.store_format.read.test_written_end import recovered

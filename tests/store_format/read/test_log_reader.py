@@ -15,7 +15,7 @@ from hypothesis import given
 from store_format import MessageStore
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance

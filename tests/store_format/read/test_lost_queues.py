@@ -15,8 +15,8 @@ import pytest
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from store_format import MessageStore
-from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
+from store_format.commit.publication import save_checkpoint
 from store_format.commitlog import log
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites

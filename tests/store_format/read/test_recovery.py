@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from store_format import MessageStore
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.read.store import Store

@@ -14,7 +14,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import list_queues
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.read.snapshot import Snapshot, take_snapshot
 from tests.support import oracle
 from tests.support.rows import ALL, BROKER, table_rows

@@ -22,7 +22,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import StoreNotFoundError
-from store_format.files.view import FileCache
+from store_format.files.read import FileCache
 from store_format.survey.gone import find_lost_log
 from tests.support.staged import append, make_store, numbered
 

@@ -1,0 +1,301 @@
+"""The files of one kind of place: of local disks here, of object storage and HDFS in `objects.py`.
+
+Every method takes whole paths. What the file system says of a path is its identity, its size on disk, and why
+it may not be read. No method writes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+from store_format.errors import CorruptStoreError, StoreNotFoundError
+from store_format.files.client import StoredObject
+from store_format.files.view import (
+    LOST_AND_FOUND,
+    OFFSET_NAME,
+    DirectoryEntry,
+    DiskSpace,
+    FileView,
+    Refused,
+    StoreFile,
+    denied,
+    open_descriptor,
+    refuse,
+    symbolic_link,
+)
+
+SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
+
+_Found = TypeVar("_Found")
+_Look = TypeVar("_Look")
+
+
+class Files:
+    """The files of local disks."""
+
+    # ---- what the file system says of a path
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory or a link to one. Raises StorePermissionError."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except PermissionError as error:
+            raise denied(path) from error
+        except (OSError, ValueError):
+            return False
+
+    def exists(self, path: str) -> bool:
+        """Whether a path leads to anything, also to a symbolic link that leads nowhere."""
+        return os.path.lexists(path)
+
+    def is_file(self, path: str) -> bool:
+        """Whether a path is a regular file, or a link to one."""
+        return os.path.isfile(path)
+
+    def one_look(self, path: str) -> AbstractContextManager[None]:
+        """For a look at a store: lists what is below the path again, once, and no more until its end."""
+        return nullcontext()
+
+    def look_again(self, path: str) -> None:
+        """Says that what is at a path may have changed. A local disk shows it itself."""
+
+    def versions(self, path: str) -> Iterable[tuple[str, str]]:
+        """The path and the version of each object below the path, as it was listed; none of files."""
+        return ()
+
+    def directory_identity(self, path: str) -> tuple[int, int, int] | None:
+        """(device, inode, mtime in ns) of a directory, following links; None when it is missing.
+
+        On object storage it differs once a name in the directory does.
+        """
+        status = _status(path, follow_symlinks=True)
+        return None if status is None else (status.st_dev, status.st_ino, status.st_mtime_ns)
+
+    def stat_identity(self, path: str) -> tuple[int, int, int] | None:
+        """(inode, size, mtime in ns), which differs once a file is replaced; None when it is missing."""
+        status = _status(path, follow_symlinks=False)
+        return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def readable_identity(self, path: str) -> tuple[int, int, int] | None:
+        """The `stat_identity` of a file that `read` could open; None when the file is missing.
+
+        Raises CorruptStoreError for a link, and StorePermissionError.
+        """
+        try:
+            descriptor = open_descriptor(path)
+        except FileNotFoundError:
+            return None
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def named_identity(self, path: str) -> tuple[int, int] | None:
+        """(device, inode) of what a path names, also of a link itself; None when it is missing."""
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def status(self, path: str) -> tuple[int, int] | None:
+        """(bytes on disk, mtime in ms); None when the file is missing. Holes take no bytes on disk.
+
+        On object storage the time is that of the upload.
+        """
+        status = _status(path, follow_symlinks=False)
+        return None if status is None else (status.st_blocks * 512, status.st_mtime_ns // 1_000_000)
+
+    def disk_space(self, path: str) -> DiskSpace:
+        """The file system of a path, which may not exist yet. Object storage has no size: all is 0."""
+        place = os.path.realpath(path)
+        while not os.path.lexists(place):
+            place = os.path.dirname(place)
+        status = os.statvfs(place)
+        while not os.path.ismount(place):
+            place = os.path.dirname(place)
+        used = status.f_blocks - status.f_bfree
+        entire = used + status.f_bavail
+        percent = -(-100 * used // entire) if entire else 0
+        return DiskSpace(place, entire * status.f_frsize, status.f_bavail * status.f_frsize, percent)
+
+    # ---- listing
+
+    def names(self, directory: str, *, missing_ok: bool = False) -> frozenset[str]:
+        """The names in a directory. Raises StoreNotFoundError for a missing directory and for a file."""
+        try:
+            return frozenset(os.listdir(directory))
+        except FileNotFoundError as error:
+            if missing_ok:
+                return frozenset()
+            parent = os.path.dirname(directory)
+            hint = "" if os.path.isdir(parent) else f"; {parent} does not exist either"
+            raise StoreNotFoundError(
+                f"{directory} does not exist{hint}; give the broker's store directory (storePathRootDir)"
+            ) from error
+        except NotADirectoryError as error:
+            raise StoreNotFoundError(
+                f"{directory} is a file; give the broker's store directory (storePathRootDir)"
+            ) from error
+        except PermissionError as error:
+            raise denied(directory) from error
+
+    def store_files(
+        self,
+        directory: str,
+        name: re.Pattern[str] = OFFSET_NAME,
+        irregular: Callable[[CorruptStoreError], object] | None = None,
+    ) -> list[StoreFile]:
+        """The files of a file queue by start offset; [] when the directory is missing.
+
+        Only names of 20 digits count; `diagnose` reports other names. Another `name` pattern lists other
+        files, whose `start` is the number in the last group of the pattern, or the whole name. Raises
+        CorruptStoreError for a link and for an entry that is not a regular file: to skip it would hide
+        missing bytes. The caller that gives `irregular` gets the errors of such entries instead.
+        """
+        found = []
+        for entry in _scan(directory):
+            match = name.match(entry.name)
+            if match is None:
+                continue
+            if entry.is_symlink():
+                raise symbolic_link(entry.path)
+            if not entry.is_file(follow_symlinks=False):
+                found_kind = "a directory, a pipe, a socket or a device"
+                error = CorruptStoreError(entry.path, 0, "a regular file", found_kind)
+                if irregular is None:
+                    raise error
+                irregular(error)
+                continue
+            status = _file_status(entry)
+            if status is not None:
+                start, identity = int(match[match.lastindex or 0]), (status.st_dev, status.st_ino)
+                found.append(StoreFile(entry.path, start, status.st_size, identity))
+        return sorted(found, key=lambda file: file.start)
+
+    def directories(
+        self, directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse
+    ) -> list[tuple[str, str]]:
+        """(name, path) of the selected directories in `directory` by name; [] when it is missing.
+
+        `lost+found` is skipped. For a link `refused` is called with a CorruptStoreError; if it returns, the
+        link is skipped.
+        """
+        found = []
+        for entry in _scan(directory):
+            if entry.name == LOST_AND_FOUND or not select(entry.name):
+                continue
+            if entry.is_symlink():
+                refused(symbolic_link(entry.path))
+            elif entry.is_dir(follow_symlinks=False):
+                found.append((entry.name, entry.path))
+        return sorted(found)
+
+    def entries(self, directory: str) -> list[DirectoryEntry]:
+        """All entries of a directory by name, links included; [] when the directory is missing.
+
+        Raises CorruptStoreError when `directory` is a file. `diagnose` calls this: it reports links.
+        """
+        found = [_described_entry(entry) for entry in _scan(directory) if entry.name != LOST_AND_FOUND]
+        return sorted(found, key=lambda entry: entry.name)
+
+    # ---- reading
+
+    def read(self, path: str, size_max: int = SMALL_FILE_SIZE_MAX) -> bytes | None:
+        """The content of a small file; None when the file is missing.
+
+        Raises CorruptStoreError for a link, a directory, and a file of more than `size_max` bytes.
+        """
+        try:
+            descriptor = open_descriptor(path)
+        except FileNotFoundError:
+            return None
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise CorruptStoreError(path, 0, "a regular file", "something else")
+        with os.fdopen(descriptor, "rb") as file:
+            if status.st_size > size_max:
+                raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
+            return file.read(size_max)
+
+    def read_range(self, path: str, position: int, length: int, size: int) -> bytes:
+        """`length` bytes of a file of exactly `size` bytes; b"" if the file is missing or is another.
+
+        For one read of a file: a `FileView` costs twice as much.
+        """
+        try:
+            descriptor = open_descriptor(path)
+        except FileNotFoundError:
+            return b""
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise CorruptStoreError(path, 0, "a regular file", "something else")
+            data = os.pread(descriptor, length, position)
+        finally:
+            os.close(descriptor)
+        return data if status.st_size == size and len(data) == length else b""
+
+    def view(self, path: str, listed: StoredObject | None = None) -> FileView:
+        """Opens a store file, of an object the `listed` version. Raises FileNotFoundError, and
+        CorruptStoreError for a link or a directory.
+        """
+        return FileView(path)
+
+    def look_at_each(
+        self, found: Iterable[_Found], look: Callable[[_Found], _Look]
+    ) -> Iterator[tuple[_Found, _Look]]:
+        """Yields each of `found` with what `look` says of it. On object storage, many are looked at at once;
+        of very many objects, only the blocks that are needed are fetched.
+        """
+        return ((each, look(each)) for each in found)
+
+
+def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=follow_symlinks)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise denied(path) from error
+
+
+def _scan(directory: str) -> list[os.DirEntry[str]]:
+    """Returns the entries of a directory in any order; [] when the directory is missing."""
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    except PermissionError as error:
+        raise denied(directory) from error
+
+
+def _file_status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Returns the status of a file; None when the file was deleted since the scan (retention)."""
+    try:
+        return entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:  # the directory may be read, but not searched
+        raise denied(os.path.dirname(entry.path)) from error
+
+
+def _described_entry(entry: os.DirEntry[str]) -> DirectoryEntry:
+    if entry.is_symlink():
+        return DirectoryEntry(entry.name, entry.path, "link", 0)
+    if entry.is_dir(follow_symlinks=False):
+        return DirectoryEntry(entry.name, entry.path, "directory", 0)
+    if entry.is_file(follow_symlinks=False):
+        status = _file_status(entry)
+        return DirectoryEntry(entry.name, entry.path, "file", 0 if status is None else status.st_size)
+    return DirectoryEntry(entry.name, entry.path, "other", 0)
