@@ -158,8 +158,8 @@ PLANTED = (
     Planted(
         "A link below the root of a store is refused, and not followed.",
         "store_format/files/files.py",
-        "                refused(symbolic_link(entry.path))\n            elif entry.is_dir(follow_symlinks=False):",
-        "                pass\n            if entry.is_dir():",
+        "refused(symbolic_link(entry.path))\n            elif entry.is_dir(follow_symlinks=False):",
+        "pass\n            if entry.is_dir():",
         ("tests/test_bad_input.py::test_links_below_the_root_level_are_refused",),
     ),
     Planted(
