@@ -17,6 +17,20 @@ def test_every_path_exists() -> None:
     assert sorted(path for path in paths if not (ROOT / path).exists()) == []
 
 
+def test_every_module_that_a_docstring_names_exists() -> None:
+    modules = [path for top in ("store_format", "rmq_spark", "tests") for path in (ROOT / top).rglob("*.py")]
+    there = {"setup.py"} | {
+        name for path in modules for name in (path.name, f"{path.parent.name}/{path.name}")
+    }
+    missing, found = [], 0
+    for path in modules:
+        named = re.findall(r"`([\w/]+\.py)`", path.read_text(encoding="utf-8"))
+        found += len(named)
+        missing += [f"{path.name}: {name}" for name in named if "/".join(name.split("/")[-2:]) not in there]
+    assert found > 40
+    assert missing == []
+
+
 def test_every_question_names_a_definition_of_its_file() -> None:
     rows = re.findall(r"^\| (Where .*\?) \| `([^`]+)` \| `([^`]+)` \|$", ARCHITECTURE, re.MULTILINE)
     assert len(rows) >= 16
