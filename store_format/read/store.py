@@ -156,7 +156,7 @@ class Store:
         if not self.has_consume_queues:
             raise UnsupportedFormatError(
                 f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use "
-                "queues_of_log()"
+                "survey()"
             )
         return self._snapshot(select)
 
