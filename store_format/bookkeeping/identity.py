@@ -11,14 +11,15 @@ that something is not another store.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from store_format.errors import StoreWriteError
+from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files import paths
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
@@ -37,6 +38,9 @@ _NUMBER_MAX, _LARGE_MAX = 1 << 62, 1 << 64
 _LARGE = ("bodies", "number")
 
 
+_Parsed = TypeVar("_Parsed")
+
+
 def refuse_types(value: Any) -> None:  # Any: a dataclass
     """Raises ValueError if a field that was read from JSON has another type than the dataclass says, or if a
     number has more than 62 bits (64 in the fields `bodies` and `number`).
@@ -47,6 +51,14 @@ def refuse_types(value: Any) -> None:  # Any: a dataclass
         is_wrong = kind is not None and type(held) is not kind
         if is_wrong or (isinstance(held, int) and not -limit < held < limit):
             raise ValueError(f"{each.name} {held!r:.100}")
+
+
+def parsed_json(data: bytes, path: str, what: str, parse: Callable[[Any], _Parsed]) -> _Parsed:  # Any: JSON
+    """What `parse` makes of a file of this project. Raises CorruptStoreError if the file is no such thing."""
+    try:
+        return parse(json.loads(data))
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise CorruptStoreError(path, 0, what, str(error) or "something else") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from store_format.bookkeeping.identity import (
     is_name,
     is_path,
     members_from,
+    parsed_json,
     refuse_types,
     staging_path,
 )
@@ -42,7 +44,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import queue_directory
 from store_format.consumequeue.units import queue_bounds
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.files.lock import lock_holder
 from store_format.files.read import FileCache, entry_names, read_bytes, stat_identity
@@ -109,32 +111,7 @@ class Journal:
     @staticmethod
     def from_bytes(data: bytes, path: str) -> Journal:
         """Raises CorruptStoreError for bytes that are not a journal."""
-        try:
-            value = json.loads(data)
-            if value.pop("version") != _VERSION:
-                raise ValueError("another version")
-            value["staged"] = tuple(StagedFile.from_json(each) for each in value["staged"])
-            value["queues"] = tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])
-            value["queue_bases"] = tuple(map(int, value["queue_bases"]))
-            value["new_topics"] = {topic: int(number) for topic, number in value["new_topics"].items()}
-            value["log_places"] = tuple(LogPlace(str(path), str(id_)) for path, id_ in value["log_places"])
-            if not value["log_places"] or not all(is_path(place.path) for place in value["log_places"]):
-                raise ValueError("no commitlog directory")
-            value["members"] = members_from(value["members"])
-            value["gaps"] = tuple((int(number), int(end)) for number, end in value["gaps"])
-            for name in ("key", "index_base", "before"):
-                value[name] = None if value[name] is None else tuple(value[name])
-            if value["before"] is not None:
-                offset, length, checksum = map(int, value["before"])
-                value["before"] = offset, length, checksum
-            journal = Journal(**value)
-            refuse_types(journal)
-            _refuse_parts(journal)
-            return journal
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise CorruptStoreError(
-                path, 0, "a journal of this project", str(error) or "something else"
-            ) from error
+        return parsed_json(data, path, "a journal of this project", _journal)
 
     @property
     def units(self) -> int:
@@ -144,6 +121,29 @@ class Journal:
         """The staged file with one store time (8 bytes) for each message, if there is one."""
         name = self.store_timestamps
         return None if name is None else f"{staging_path(root, self.staged[0].write)}/{name}"
+
+
+def _journal(value: Any) -> Journal:  # Any: JSON
+    if value.pop("version") != _VERSION:
+        raise ValueError("another version")
+    value["staged"] = tuple(StagedFile.from_json(each) for each in value["staged"])
+    value["queues"] = tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])
+    value["queue_bases"] = tuple(map(int, value["queue_bases"]))
+    value["new_topics"] = {topic: int(number) for topic, number in value["new_topics"].items()}
+    value["log_places"] = tuple(LogPlace(str(path), str(id_)) for path, id_ in value["log_places"])
+    if not value["log_places"] or not all(is_path(place.path) for place in value["log_places"]):
+        raise ValueError("no commitlog directory")
+    value["members"] = members_from(value["members"])
+    value["gaps"] = tuple((int(number), int(end)) for number, end in value["gaps"])
+    for name in ("key", "index_base", "before"):
+        value[name] = None if value[name] is None else tuple(value[name])
+    if value["before"] is not None:
+        offset, length, checksum = map(int, value["before"])
+        value["before"] = offset, length, checksum
+    journal = Journal(**value)
+    refuse_types(journal)
+    _refuse_parts(journal)
+    return journal
 
 
 def _refuse_parts(journal: Journal) -> None:

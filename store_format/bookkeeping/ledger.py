@@ -35,11 +35,12 @@ from store_format.bookkeeping.identity import (
     ClusterMember,
     StagedFile,
     members_from,
+    parsed_json,
     refuse_types,
 )
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.errors import OptionError, StoreError
 from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
@@ -318,26 +319,22 @@ def is_lost(data: bytes | None) -> bool:
 
 
 def _parsed(data: bytes | None, path: str) -> Ledger:
-    if data is None:
-        return Ledger()
-    try:
-        value = json.loads(data)
-        keys = {str(key): _ledger_entry(entry) for key, entry in value["keys"].items()}
-        begun = {str(journal): members_from(members) for journal, members in value["begun"].items()}
-        last = None if value["last"] is None else _ledger_entry(value["last"])
-        ends = {
-            (str(topic), int(queue_id)): int(end)
-            for topic, table in value["ends"].items()
-            for queue_id, end in table.items()
-        }
-        created = {
-            str(topic): (int(number), int(counter)) for topic, (number, counter) in value["created"].items()
-        }
-        return Ledger(keys, last, begun, ends, int(value["ends_from"]), created)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptStoreError(
-            path, 0, "a ledger of this project", str(error) or "something else"
-        ) from error
+    return Ledger() if data is None else parsed_json(data, path, "a ledger of this project", _ledger)
+
+
+def _ledger(value: Any) -> Ledger:  # Any: JSON
+    keys = {str(key): _ledger_entry(entry) for key, entry in value["keys"].items()}
+    begun = {str(journal): members_from(members) for journal, members in value["begun"].items()}
+    last = None if value["last"] is None else _ledger_entry(value["last"])
+    ends = {
+        (str(topic), int(queue_id)): int(end)
+        for topic, table in value["ends"].items()
+        for queue_id, end in table.items()
+    }
+    created = {
+        str(topic): (int(number), int(counter)) for topic, (number, counter) in value["created"].items()
+    }
+    return Ledger(keys, last, begun, ends, int(value["ends_from"]), created)
 
 
 def _ledger_entry(value: Mapping[str, Any]) -> LedgerEntry:  # Any: JSON
@@ -481,17 +478,15 @@ def read_given_up(root: str) -> GivenUp:
     """Returns the notes of all recoveries. Raises CorruptStoreError for a file that is not such a note."""
     path = f"{root}/{OWN_DIRECTORY}/{GIVEN_UP}"
     data = read_bytes(path)
-    if data is None:
-        return GivenUp()
-    try:
-        value = json.loads(data)
-        return GivenUp(
-            tuple((str(topic), int(id_), int(low), int(high)) for topic, id_, low, high in value["messages"]),
-            tuple((int(start), int(stop)) for start, stop in value["fillers"]),
-            tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value["begins"]),
-        )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise CorruptStoreError(path, 0, "the notes of a recovery", "something else") from error
+    return GivenUp() if data is None else parsed_json(data, path, "the notes of a recovery", _given_up)
+
+
+def _given_up(value: Any) -> GivenUp:  # Any: JSON
+    return GivenUp(
+        tuple((str(topic), int(id_), int(low), int(high)) for topic, id_, low, high in value["messages"]),
+        tuple((int(start), int(stop)) for start, stop in value["fillers"]),
+        tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value["begins"]),
+    )
 
 
 def given_up_ranges(root: str) -> dict[QueueKey, list[tuple[int, int]]]:
@@ -610,17 +605,13 @@ def _notes(root: str) -> dict[str, LeftOut]:
         path = f"{directory}/{name}"
         data = read_bytes(path) if name.endswith(_SUFFIX) else None
         if data is not None:
-            found[path] = _note(data, path)
+            found[path] = parsed_json(data, path, "a note of this project", _note)
     return found
 
 
-def _note(data: bytes, path: str) -> LeftOut:
-    try:
-        value = json.loads(data)
-        key_id, number = value["key"]
-        return LeftOut((str(key_id), int(number)), members_from(value["members"]))
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptStoreError(path, 0, "a note of this project", str(error) or "something else") from error
+def _note(value: Any) -> LeftOut:  # Any: JSON
+    key_id, number = value["key"]
+    return LeftOut((str(key_id), int(number)), members_from(value["members"]))
 
 
 def _changed_at(path: str) -> int:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY
+from store_format.bookkeeping.identity import OWN_DIRECTORY, parsed_json
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.errors import OptionError, StoreError
 from store_format.files.read import list_directories, list_store_files, open_view, read_bytes
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
@@ -103,16 +104,12 @@ def read_settings(root: str) -> StoreSettings | None:
     """
     path = settings_path(root)
     data = read_bytes(path)
-    if data is None:
-        return None
-    try:
-        value = json.loads(data)
-        numbers = {
-            name: int(value[name]) for name in StoreSettings.__dataclass_fields__ if name != "broker_name"
-        }
-        return StoreSettings(str(value["broker_name"]), **numbers)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptStoreError(path, 0, "the settings of a store", str(error) or "something else") from error
+    return None if data is None else parsed_json(data, path, "the settings of a store", _settings)
+
+
+def _settings(value: Any) -> StoreSettings:  # Any: JSON
+    numbers = {name: int(value[name]) for name in StoreSettings.__dataclass_fields__ if name != "broker_name"}
+    return StoreSettings(str(value["broker_name"]), **numbers)
 
 
 def size_of_cut_file(root: str, log: CommitLog, given: StoreSettings | None = None) -> int:
