@@ -49,8 +49,8 @@ from store_format.names import QueueKey
 from store_format.survey.fates import committed_ends, has_queue_files, known_ends, last_commit_ends, question
 from store_format.survey.gone import filing_behind, gone_by_ledger
 from store_format.survey.log_end import is_unwritten
-from store_format.survey.newest_entries import TAIL_SIZE, judged_queues, lacks_entry
-from store_format.survey.right_entries import place_of_message
+from store_format.survey.newest_entries import TAIL_SIZE, judged_queues
+from store_format.survey.right_entries import lacks_entry, place_of_message
 
 _log = logging.getLogger(__name__)
 

@@ -39,15 +39,15 @@ from store_format.files.read import FileCache, look_at_each
 from store_format.files.view import FileView, StoreFile
 from store_format.java.text import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN, OFFSET_MAX
-from store_format.message import sysflag
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import deleted_until, last_commit_ends
 from store_format.survey.gone import filing_behind
-from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, entry_at, goes_on_to, has_own_entry
+from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, goes_on_to, has_own_entry
 from store_format.survey.right_entries import (
     is_own,
+    lacks_entry,
     last_own,
     leads_to_own,
     own_newest,
@@ -61,7 +61,6 @@ _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads els
 _NEAR_SIZE = 1 << 20  # of the log's end: it was fetched to find that end
 TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has no entry
 _SIZE_MAX = 2**31 - 1
-_NOT_QUEUED = sysflag.TRANSACTION_PREPARED  # a bit of TRANSACTION_ROLLBACK too
 
 _LACK = (
     "%s: %d consume queues lack the entries of their newest messages: %s. The entries are made from the "
@@ -253,17 +252,7 @@ def _lacks_last(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey]
             missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
             if not any(key in missing for key, _ in filed):
                 return False
-    return lacks_entry(root, log, end.last_offset)
-
-
-def lacks_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
-    """Whether the message has no entry in its queue, though it should have one."""
-    message = place_of_message(log, physical_offset) if physical_offset >= 0 else None
-    if message is None or message.sys_flag & (_NOT_QUEUED | sysflag.INNER_BATCH):
-        return False
-    found = entry_at(root, message.key, message.offset)
-    other = None if found in (None, physical_offset) else place_of_message(log, found)
-    return found != physical_offset and (other is None or other[:2] != message[:2])
+    return lacks_entry(root, log, end.last_offset, max(place for _, place in filed))
 
 
 def _has_entries(queue: QueueRange) -> bool:

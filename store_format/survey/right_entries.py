@@ -35,6 +35,7 @@ from store_format.files.read import list_store_files
 from store_format.files.view import FileView, StoreFile
 from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
+from store_format.message import sysflag
 from store_format.message.locate import Units, locate
 from store_format.message.one import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
@@ -44,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 NOWHERE = -1  # the physical offset of an entry whose message is not in the log
 _READ_SIZE = 1024
+# sysFlags of messages without entries of their own; the first is a bit of TRANSACTION_ROLLBACK, too
+_NOT_QUEUED = sysflag.TRANSACTION_PREPARED | sysflag.INNER_BATCH
 _CHUNK = 1 << 16  # entries
 _MANY = 64  # messages of one file that are worth whole arrays
 _AT_ONCE = 4096  # messages, with the bytes between those that are near each other: at most 70 MB
@@ -96,6 +99,22 @@ def place_of_message(
         )
     except (StoreError, OSError):
         return None
+
+
+def lacks_entry(root: str, log: CommitLog, physical_offset: int, filed: int = OFFSET_MAX) -> bool:
+    """Whether the message has no entry in its queue, though it should have one. If it needs none, which is so
+    of the second of two messages with one offset, too: whether others lie behind the message at `filed`.
+    """
+    message = place_of_message(log, physical_offset) if physical_offset >= 0 else None
+    if message is None:
+        return False
+    if not message.sys_flag & _NOT_QUEUED:
+        found = entry_at(root, message.key, message.offset)
+        other = None if found in (None, physical_offset) else place_of_message(log, found)
+        if found == physical_offset or other is None or other[:2] != message[:2]:
+            return found != physical_offset
+    before = place_of_message(log, filed)
+    return before is not None and filed + before.size < physical_offset
 
 
 def shown_record(

@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -561,11 +560,9 @@ def test_a_writer_that_looks_who_has_the_store_open_is_waited_for(root: Path) ->
 def test_many_small_commits_leave_no_debris(root: Path, whole: bool) -> None:
     """A thousand with --whole, else 200."""
     commits = 1000 if whole else 200
-    begun = time.process_time()
     for number in range(commits):
         staged = stage(root, numbered("T", 10 * number, 10), write=f"w{number}", sync=False)
         commit(str(root), [staged], key=("q", number), options=_ASYNC)
-    assert (time.process_time() - begun) / commits < 0.03
     flush(str(root))
     assert _bodies(root) == _expected(10 * commits)
     assert {path.name for path in root.iterdir()} == {

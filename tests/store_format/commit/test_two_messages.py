@@ -12,6 +12,7 @@ import pytest
 from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
+from store_format.message import sysflag
 from tests.support import oracle
 from tests.support.referee.made import BrokerStore
 from tests.support.two_messages import LIGHT, PAIRS, QUEUE_FILE_SIZE, body, make_store
@@ -113,6 +114,19 @@ def test_after_a_crash_a_broker_files_the_messages_of_the_last_file(tmp_path: Pa
     read = MessageStore.open(str(store.root), unfiled_queues="read").queue("A", 0)
     places = [store.messages[number].physical_offset for number in (0, 1, 2, 4, 5)]
     assert read.to_table(columns=["physicalOffset"])["physicalOffset"].to_pylist() == places
+
+
+@pytest.mark.parametrize(("offset", "sys_flag"), [(0, 0), (5, sysflag.TRANSACTION_PREPARED)])
+def test_messages_without_entries_before_one_that_needs_none(
+    tmp_path: Path, offset: int, sys_flag: int
+) -> None:
+    """The last message of the log has no entry, and shows nothing of those before it."""
+    store = BrokerStore(tmp_path / "store")
+    for is_filed in (True, True, False, False):
+        store.put("A", files=is_filed)
+    store.put("A", offset=offset, files=False, sys_flag=sys_flag)
+    found = MessageStore.open(str(store.write())).queue("A", 0).to_table(columns=["physicalOffset"])
+    assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[:4]]
 
 
 def test_two_messages_with_offset_0_in_a_light_queue(tmp_path: Path) -> None:

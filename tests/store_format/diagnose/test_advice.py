@@ -569,7 +569,7 @@ _NOTHING = (
     "An earlier recovery has cut these messages",
     "Follows from the damage of the commitlog",
     "It is not checked",
-    "No command puts this right: the stored bytes have their checksum",
+    "No command puts this right: the body has its checksum",
     "No message is lost: a broker that started",
     "Nothing needs to be done",
     "The topic was deleted; retention deletes the messages",
