@@ -23,7 +23,7 @@ def _log(root: Path) -> list[Path]:
 
 
 def _queue_files(root: Path) -> list[Path]:
-    return sorted((root / "consumequeue").glob("*/*/*"))
+    return sorted(path for path in (root / "consumequeue").glob("*/*/*") if path.is_file())
 
 
 def _entries(path: Path) -> int:
