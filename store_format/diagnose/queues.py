@@ -583,7 +583,11 @@ class _EntryCheck:
             is_left_over = each.physical < self.first_physical and each.first >= low
             if is_left_over or (is_live and each.first >= self.stop):
                 continue
-            is_dispatched = each.first == self.stop and each.by_broker == each.entries
+            is_dispatched = (
+                each.first == self.stop
+                and each.by_broker == each.entries
+                and not self._has_second_first(each.physical)
+            )
             severity: Severity = "warning" if is_dispatched else "damage"
             file, position = (self.queue.directory, 0) if self.queue.is_batch else self._place(each.first)
             expected = f"entries of {self._name} from offset {each.first} to {each.stop - 1}"
@@ -592,6 +596,15 @@ class _EntryCheck:
             self.findings.add(severity, file, position, expected, found, advice, kind="entry")
         if self.compared is not None and self.compared.places.problem is not None:
             self._report(self.queue.directory, 0, *self.compared.places.problem)
+
+    def _has_second_first(self, physical: int) -> bool:
+        """Whether a second message with offset 0 is behind the physical offset, and others are behind it. A
+        broker files it behind the first one, and leaves out the message that has its place.
+        """
+        seen = None if self.compared is None else self.compared.seen
+        return seen is not None and any(
+            first == 0 and physical < low < seen.last for low, _, first, _ in seen.claims.left
+        )
 
     def _is_unclaimed(self, offset: int) -> bool:
         """Whether no message of the log has a queue offset between others."""

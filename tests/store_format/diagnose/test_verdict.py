@@ -495,3 +495,13 @@ def test_a_queue_that_a_broker_makes_and_no_client_reads_is_named(tmp_path: Path
     store.topic("A", queues=1)
     store.write(crashed=True)
     assert diagnose(str(tmp_path)).verdict.startswith("sound after a crash, with 1 warning: ")
+
+
+def test_a_message_at_whose_offset_a_broker_files_a_second_first_one_does_not_wait(tmp_path: Path) -> None:
+    """It files each message with offset 0, and then leaves out the message with offset 1."""
+    store = BrokerStore(tmp_path)
+    for offset in (0, 0, 1):
+        store.put("A", offset=offset, files=False)
+    (store.write(crashed=True) / "consumequeue/A/0").mkdir(parents=True)
+    (tmp_path / "consumequeue/A/0" / f"{0:020d}").write_bytes(bytes(160))
+    assert diagnose(str(tmp_path)).verdict.startswith("damaged in 1 place: 2 messages readable; 1 message is")
