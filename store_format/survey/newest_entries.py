@@ -302,7 +302,7 @@ def _with_tail(
     continue the queue without a gap, apart from those of messages that a recovery has `given_up`.
     """
     queues, gaps = dict(queues), dict[QueueKey, StoreError]()
-    for key in [key for key, start in doubtful.items() if start <= log.min_offset]:
+    for key in [key for key, start in doubtful.items() if max(start, tail.start) <= log.min_offset]:
         # The whole log is looked at: no message of the queue is before the first one that it has.
         queue, first = queues[key], int(missing[key].queue_offsets[0]) if key in missing else OFFSET_MAX
         first = min(first, queue.max_offset)

@@ -486,3 +486,13 @@ def test_messages_of_a_deleted_topic_stay_deleted_if_the_later_ones_are_lost(tmp
     (store.write(crashed=True) / "commitlog" / f"{1024:020d}").unlink()
     queues = Store.open(str(tmp_path)).queues("A".__eq__)
     assert [(queue.queue_id, queue.max_offset) for queue in queues] == [(1, 1)]
+
+
+def test_a_foreign_queue_file_hides_no_earlier_entries(tmp_path: Path) -> None:
+    """After a crash, of which only the last file of the log is recovered."""
+    store = BrokerStore(tmp_path, log_file_size=1024, queue_entries=4)
+    for topic in "AAAAABCCCCCB":
+        store.put(topic)
+    queues = store.write(crashed=True) / "consumequeue"
+    (queues / "A/0" / f"{80:020d}").write_bytes((queues / "B/0" / f"{0:020d}").read_bytes())
+    assert [offset for offset, _ in _places(tmp_path, "A")][:4] == [*range(4)]
