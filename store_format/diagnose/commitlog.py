@@ -99,9 +99,9 @@ def check_log(
     for step in _one_ahead(walk):
         if isinstance(step, Damage):
             cut_bytes += step.stop - step.start if step.file.start + step.start >= cut else 0
-            if readable is not None and step.file.start + step.start >= readable.offset:
-                step = replace(step, at_tail=True)  # only messages that a recovery has cut follow
-                if state is not StoreState.CRASHED:
+            if readable is not None:  # behind its end are only messages that a recovery has cut
+                step = replace(step, at_tail=step.file.start + step.start >= readable.offset)
+                if step.at_tail and state is not StoreState.CRASHED:
                     continue
             _report_damage(findings, log, file_size, state, step)
             if _is_padding(log, step) or (padding_stop == step.file.start and step.file not in log.files):

@@ -76,6 +76,7 @@ from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 from store_format.message.locate import locate
+from store_format.message.one import UnitKind, check_unit
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import LogQueue
@@ -186,10 +187,25 @@ def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
         units += walk.sums.units
         end = walk.end
         assert end is not None
+        if size := _size_at_other_place(commit_log, end):
+            units, start = units + 1, end.offset + size
+            continue
         following = next((file for file in commit_log.files if file.start >= end.offset), None)
         if end.kind is not EndKind.MISSING or following is None:
             return LogEnd(end.offset, scan_start, last, units, end, begin)
         start = following.start  # the broker goes to the next file it has, whatever is missing between
+
+
+def _size_at_other_place(commit_log: CommitLog, end: WalkEnd) -> int:
+    """The size of the message at which a walk ended, if nothing but its physical offset is wrong; else 0. A
+    broker does not compare the physical offset (CommitLog.checkMessageAndReturnSize).
+    """
+    file = commit_log.file_at(end.offset) if end.kind is EndKind.TORN else None
+    if file is None:
+        return 0
+    remaining = file.size - end.position
+    check = check_unit(commit_log.view(file), end.position, remaining, physical_offset=None)
+    return check.size if check.kind is UnitKind.OK else 0
 
 
 # ---- how far a reader reads after a crash ------------------------------------------------------------------

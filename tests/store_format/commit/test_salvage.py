@@ -11,6 +11,7 @@ from store_format.commit.recover import recover
 from store_format.errors import CorruptStoreError
 from tests.support import oracle
 from tests.support.reads import flip
+from tests.support.referee.law import tree
 from tests.support.referee.made import BrokerStore
 from tests.support.referee.world import overwrite
 from tests.support.staged import Rows, rows_by_queue
@@ -53,11 +54,22 @@ def test_a_record_that_is_whole_apart_from_its_numbers_gets_them_right(
 
 def test_a_recovery_in_place_does_not_cut_off_a_record_that_a_broker_hands_out(store: BrokerStore) -> None:
     root = store.write()
-    flip(root, store.messages[-1].physical_offset + PHYSICAL_AT)
+    flip(root, store.messages[-1].physical_offset + MAGIC_AT)
     with pytest.raises(CorruptStoreError, match="in 1 messages that a broker hands out all the same"):
         recover(str(root)).apply()
     recover(str(root), cut_after_damage=True).apply()
     assert len(rows_by_queue(root)["A", 0]) == 4
+
+
+def test_a_recovery_goes_on_behind_a_record_of_which_only_the_physical_offset_is_wrong(
+    store: BrokerStore,
+) -> None:
+    """As a broker does, which serves the record."""
+    root = store.write()
+    flip(root, store.messages[-1].physical_offset + PHYSICAL_AT)
+    before = tree(root)
+    recover(str(root)).apply()
+    assert tree(root) == before
 
 
 def test_a_light_queue_keeps_the_message_that_its_own_entry_contradicts(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def torn_by_the_first_crash(broker: Broker, number: int = 20) -> list[Message]:
     cuts there.
     """
     messages = messages_of(broker.root)
-    overwrite(broker.root, messages[number].physical_offset + 20, bytes(60))
+    overwrite(broker.root, messages[number].physical_offset + 20, bytes(70))  # with the length of the body
     shutil.rmtree(broker.root / "index")  # as the recovery does
     broker.recover(messages, messages[number].physical_offset)
     return messages

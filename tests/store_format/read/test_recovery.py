@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from store_format import MessageStore
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
+from store_format.diagnose import diagnose
+from store_format.errors import CorruptStoreError
 from store_format.files.read import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.read import Checkpoint, read_checkpoint
@@ -486,6 +488,21 @@ def test_messages_of_a_deleted_topic_stay_deleted_if_the_later_ones_are_lost(tmp
     (store.write(crashed=True) / "commitlog" / f"{1024:020d}").unlink()
     queues = Store.open(str(tmp_path)).queues("A".__eq__)
     assert [(queue.queue_id, queue.max_offset) for queue in queues] == [(1, 1)]
+
+
+def test_a_broker_goes_on_behind_a_record_with_a_wrong_physical_offset(tmp_path: Path) -> None:
+    """After a crash. It serves the last message by its entry: a read names the damage."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    last = store.put("A").physical_offset
+    path = store.write(crashed=True) / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[last + 28] ^= 1
+    path.write_bytes(data)
+    assert end_after_crash(_open(tmp_path), _checkpoint(tmp_path)).offset == store.end
+    with pytest.raises(CorruptStoreError, match=f"expected physicalOffset {last}, found"):
+        MessageStore.open(str(tmp_path)).queue("A", 0).to_table()
+    assert diagnose(str(tmp_path)).verdict == "damaged in 1 place: 1 message readable, 1 message lost"
 
 
 def test_a_foreign_queue_file_hides_no_earlier_entries(tmp_path: Path) -> None:
