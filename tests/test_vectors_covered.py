@@ -13,7 +13,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.walk import Damage
-from store_format.files.view import offset_file_name
+from store_format.files.paths import offset_file_name
 from store_format.layouts import DLEDGER_HEAD, unpack
 from store_format.message.one import UnitCheck, UnitKind, check_unit
 from store_format.names import DELAY_LEVELS_MS

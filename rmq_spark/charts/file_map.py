@@ -24,7 +24,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.walk import Damage, EndKind, Walk
 from store_format.display.units import size_text
 from store_format.errors import StoreError
-from store_format.files.view import StoreFile
+from store_format.files.paths import StoreFile
 from store_format.read.store import Store
 from store_format.views.files import index_files, queue_files
 

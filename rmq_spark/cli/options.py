@@ -91,7 +91,7 @@ def open_roots(
     Members of a cluster that cannot be read, or have no commitlog, are added to `left_out`. Without
     `left_out` they are an error.
     """
-    from store_format.files.view import refuse
+    from store_format.files.paths import refuse
     from store_format.read.store_root import store_roots
 
     root = paths.given(path)

@@ -31,8 +31,8 @@ from store_format.consumequeue.slices import read_slice
 from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.files import paths
+from store_format.files.paths import Refused, refuse
 from store_format.files.read import places
-from store_format.files.view import Refused, refuse
 from store_format.metadata.group_offsets import RetryOwners, known_groups
 from store_format.metadata.read import known_topics
 from store_format.names import did_you_mean, is_retry_topic, retry_topic

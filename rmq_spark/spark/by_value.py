@@ -153,7 +153,9 @@ def packed_sources() -> bytes:
             tree = ast.parse(sources[name][0])
             needed += [name.rpartition(".")[0], *_imports(tree)]
             found[name] = _without_docstrings(tree), sources[name][1]
-    return lzma.compress(json.dumps(dict(sorted(found.items()))).encode())
+    # of text, bytes have no alignment (pb), and longer matches are worth a search
+    how = {"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 4, "lp": 0, "pb": 0, "nice_len": 273, "depth": 1000}
+    return lzma.compress(json.dumps(dict(sorted(found.items()))).encode(), filters=[how])
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:

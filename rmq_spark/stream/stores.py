@@ -23,8 +23,8 @@ from store_format import Queue
 from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import shown
 from store_format.errors import OffsetOutOfRangeError, StoreError
+from store_format.files.paths import LOST_AND_FOUND
 from store_format.files.read import directory_identity, entry_names, is_file
-from store_format.files.view import LOST_AND_FOUND
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import Replaced
 from store_format.names import QueueKey

@@ -72,7 +72,7 @@ from store_format.commitlog.write import LogLayout
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.view import link_count
+from store_format.files.paths import link_count
 from store_format.files.write import FileWrites, saying_nothing_written
 from store_format.index.updates import last_index_file
 from store_format.metadata.read import known_topics, read_topics

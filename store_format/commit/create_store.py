@@ -14,8 +14,8 @@ from store_format.commit.publication import save_checkpoint
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import CheckedLock, StoreLock
+from store_format.files.paths import LOST_AND_FOUND
 from store_format.files.read import entry_names, is_directory
-from store_format.files.view import LOST_AND_FOUND
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
 from store_format.metadata.values import dumps

@@ -19,8 +19,8 @@ from store_format.consumequeue.files import QueueKind, is_queue_id, list_queues
 from store_format.consumequeue.units import ext_offset, is_ext_address, queue_bounds
 from store_format.errors import CorruptStoreError, StoreError, StoreWriteError
 from store_format.files import paths
+from store_format.files.paths import StoreFile
 from store_format.files.read import file_status, list_directories, list_store_files, open_view
-from store_format.files.view import StoreFile
 from store_format.index.file import list_index_files
 from store_format.layouts import (
     BATCH_CQ_UNIT,

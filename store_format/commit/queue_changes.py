@@ -26,8 +26,8 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import message_mask, queue_bounds, valid_batch_units, valid_units
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
+from store_format.files.paths import offset_file_name
 from store_format.files.read import entry_names, list_directories, list_store_files, open_view
-from store_format.files.view import offset_file_name
 from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import locate

@@ -56,8 +56,8 @@ from store_format.consumequeue.files import QueueBounds, list_queues, queue_dire
 from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
+from store_format.files.paths import StoreFile
 from store_format.files.read import exists, read_bytes, stat_identity
-from store_format.files.view import StoreFile
 from store_format.files.write import FileWrites
 from store_format.index.updates import cut_index
 from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX

@@ -14,8 +14,8 @@ from store_format.bookkeeping.ledger import GIVEN_UP, LEFT_OUT
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.files import paths
+from store_format.files.paths import offset_file_name, symbolic_link
 from store_format.files.read import entry_names, is_directory, list_entries, open_view, read_bytes
-from store_format.files.view import offset_file_name, symbolic_link
 from store_format.files.write import FileWrites
 
 _PIECE = 1 << 16

@@ -26,8 +26,9 @@ from store_format.errors import (
 )
 from store_format.files import paths
 from store_format.files.client import StoredObject
+from store_format.files.paths import StoreFile, offset_file_name
 from store_format.files.read import FileCache, list_store_files, look_again
-from store_format.files.view import Buffers, FileView, FileWindow, StoreFile, offset_file_name
+from store_format.files.view import Buffers, FileView, FileWindow
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.locate import Identity, UnitRefs, stored_offsets, stored_sizes
 from store_format.message.one import HEAD_SIZE_MAX, UnitKind, check_unit, read_head

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.arrays.ranges import gather_units
 from store_format.files import paths
+from store_format.files.paths import StoreFile, offset_file_name
 from store_format.files.read import FileCache
-from store_format.files.view import FileView, StoreFile, offset_file_name
+from store_format.files.view import FileView
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 from store_format.message.one import UnitCheck, UnitKind, check_unit
 

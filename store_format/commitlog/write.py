@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files import paths
+from store_format.files.paths import may_write, offset_file_name
 from store_format.files.read import disk_space
-from store_format.files.view import may_write, offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import BLANK_HEAD, MAGIC_BLANK, pack
 

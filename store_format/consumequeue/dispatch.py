@@ -421,18 +421,19 @@ class Dispatch:
         delay_levels_ms: tuple[int, ...],
         floor: Callable[[QueueKey], int] = lambda _: -1,
         filing: Callable[[], Filing] = Filing,
+        places_only: bool = False,
     ) -> None:
         """An entry is missing if it is not below its queue's maximum, and its message is behind the last.
 
         `max_offsets` and `last_physical_offsets` describe the queues on disk; `floor` gives the last physical
         offset of queues that `last_physical_offsets` lacks. `filing` decides between messages with one
-        offset. `batch_topics` as for `find_entries`.
+        offset. `batch_topics` as for `find_entries`. With `places_only`, tags codes and times may be 0.
         """
         self._max_offsets = max_offsets
         self._last_physical_offsets = last_physical_offsets
         self._batch_topics, self._knows_batches = batch_topics or frozenset(), batch_topics is not None
         self._delay_levels_ms = delay_levels_ms
-        self._floor, self._filing = floor, filing
+        self._floor, self._filing, self._places_only = floor, filing, places_only
         self.count = 0  # entries collected since the last `take`
         self._queues: dict[QueueKey, int] = {}  # every queue of a message so far, and its number in `_names`
         self._names: list[QueueKey] = []
@@ -442,7 +443,7 @@ class Dispatch:
 
     def add(self, refs: UnitRefs) -> None:
         """Adds the missing entries of units. A message whose queue or offset is impossible adds none."""
-        if kernels.worth(len(refs)):
+        if kernels.worth(len(refs), only_checked=self._places_only):
             self._table = self._table or QueueTable(self._rules)
             entries, odd = self._table.entries(refs)
             if len(entries):
@@ -482,6 +483,12 @@ class Dispatch:
         self, units: Units, found: FoundEntries, missing: _Ints, queues: _Ints
     ) -> NDArray[np.void]:
         """The entries at `missing` as ENTRY_ROW; `queues` are the numbers of their queues."""
+        rows = np.zeros(len(missing), ENTRY_ROW)
+        rows["queue"] = queues
+        rows["offset"], rows["batch_size"] = found.offset[missing], found.count[missing]
+        rows["physical"], rows["size"] = found.physical[missing], found.size[missing]
+        if self._places_only:
+            return rows
         chosen, place = np.unique(found.unit[missing], return_inverse=True)
         if len(chosen) < len(units):
             units = units.select(chosen)
@@ -492,10 +499,6 @@ class Dispatch:
         tags = tags_codes(
             PropertyTable(units.raw_properties()), scheduled, store_timestamps, self._delay_levels_ms
         )
-        rows = np.empty(len(missing), ENTRY_ROW)
-        rows["queue"] = queues
-        rows["offset"], rows["batch_size"] = found.offset[missing], found.count[missing]
-        rows["physical"], rows["size"] = found.physical[missing], found.size[missing]
         rows["tags"], rows["store_timestamp"] = tags[place], store_timestamps[place]
         return rows
 

@@ -24,8 +24,9 @@ from store_format.errors import (
     StorePermissionError,
     TruncatedRecordError,
 )
+from store_format.files.paths import Refused, StoreFile, offset_file_name, refuse
 from store_format.files.read import exists, list_directories, list_store_files, open_view
-from store_format.files.view import FileView, Refused, StoreFile, offset_file_name, refuse
+from store_format.files.view import FileView
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 

@@ -37,8 +37,9 @@ from store_format.consumequeue.files import (
 )
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
+from store_format.files.paths import StoreFile
 from store_format.files.read import list_store_files, open_view
-from store_format.files.view import FileBegin, StoreFile, begin_of_only_file
+from store_format.files.view import FileBegin, begin_of_only_file
 from store_format.layouts import (
     BATCH_CQ_UNIT,
     CQ_EXT_ADDRESS_MAX,

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.consumequeue.files import FOLDERS, queue_directory
 from store_format.errors import CorruptStoreError, OptionError
+from store_format.files.paths import offset_file_name
 from store_format.files.read import list_store_files
-from store_format.files.view import offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import CQ_LOST_TAGS_CODE, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey, is_system_topic

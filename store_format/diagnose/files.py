@@ -22,8 +22,8 @@ from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue
 from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, Findings
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
+from store_format.files.paths import OFFSET_NAME, DirectoryEntry, StoreFile
 from store_format.files.read import FileCache, is_directory, list_entries
-from store_format.files.view import OFFSET_NAME, DirectoryEntry, StoreFile
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import config_path
 from store_format.read.store_root import (

@@ -39,8 +39,8 @@ from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import EXTENSION_ADVICE, Findings, Severity, repeated_text
 from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.paths import offset_file_name
 from store_format.files.read import entry_names
-from store_format.files.view import offset_file_name
 from store_format.java.text import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
 from store_format.message.columns import decode_options_of

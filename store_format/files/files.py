@@ -11,16 +11,15 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from store_format.errors import CorruptStoreError, StoreNotFoundError
 from store_format.files.client import StoredObject
-from store_format.files.view import (
+from store_format.files.paths import (
     LOST_AND_FOUND,
     OFFSET_NAME,
     DirectoryEntry,
     DiskSpace,
-    FileView,
     Refused,
     StoreFile,
     denied,
@@ -28,6 +27,9 @@ from store_format.files.view import (
     refuse,
     symbolic_link,
 )
+
+if TYPE_CHECKING:
+    from store_format.files.view import FileView
 
 SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
 
@@ -247,6 +249,8 @@ class Files:
         """Opens a store file, of an object the `listed` version. Raises FileNotFoundError, and
         CorruptStoreError for a link or a directory.
         """
+        from store_format.files.view import FileView  # it imports numpy
+
         return FileView(path)
 
     def look_at_each(

@@ -20,9 +20,9 @@ import time
 
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
 from store_format.files import paths
+from store_format.files.paths import open_descriptor, open_identity
 from store_format.files.polling import attempts
 from store_format.files.read import entry_names, is_named, named_identity, read_bytes
-from store_format.files.view import open_descriptor, open_identity
 from store_format.files.write import open_lock_descriptor
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes.

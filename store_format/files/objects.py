@@ -19,22 +19,10 @@ from store_format.errors import CorruptStoreError, FileReplacedError, StoreNotFo
 from store_format.files.blocks import BLOCK_SIZE, RANGE_MAX, WHOLE_MAX, Blocks
 from store_format.files.client import Access, StoredObject
 from store_format.files.files import SMALL_FILE_SIZE_MAX, Files
+from store_format.files.paths import OFFSET_NAME, DirectoryEntry, DiskSpace, Refused, StoreFile, refuse
 from store_format.files.source import Bucket
 from store_format.files.tree import FileSeries, Listings, is_listed
-from store_format.files.view import (
-    OFFSET_NAME,
-    Buffers,
-    DirectoryEntry,
-    DiskSpace,
-    FileView,
-    FileWindow,
-    Refused,
-    Runs,
-    StoreFile,
-    refuse,
-    room,
-    runs_of,
-)
+from store_format.files.view import Buffers, FileView, FileWindow, Runs, room, runs_of
 
 # Gaps that are fetched with their ranges, pieces that are fetched ahead, and how far before the end of the
 # last read the next one may begin.

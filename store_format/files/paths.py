@@ -5,11 +5,18 @@ Only this room knows what a path leads to: no other module of `store_format` ask
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
+import pwd
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
-from store_format.errors import OptionError
+from store_format.display.text import shown
+from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
+from store_format.files.client import StoredObject
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
 _FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
@@ -110,3 +117,158 @@ def is_link(path: str) -> bool:
 def is_inside(path: str, directory: str) -> bool:
     """Returns whether an absolute path is the directory, or lies in it."""
     return f"{path.rstrip('/')}/".startswith(f"{directory.rstrip('/')}/")
+
+
+# ---- what paths lead to ------------------------------------------------------------------------------------
+# A symbolic link below the root of a store is refused: a store may be hostile, and the link could go anywhere
+
+
+# fsck creates this directory at the root of a file system; only root may read it. No topic has this name:
+# TopicValidator does not allow `+`.
+LOST_AND_FOUND = "lost+found"
+
+# Called with the error for an entry that cannot be read: raises the error, or returns to skip the entry.
+Refused = Callable[[StoreError], object]
+
+OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+YOUNG_NS = 50_000_000  # what changed so recently may change again within a tick of its file system's clock
+OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # refuses links, waits for no pipe
+
+
+def symbolic_link(path: str) -> CorruptStoreError:
+    """Returns the error for a symbolic link, which is followed at the root of a store only."""
+    found = "a symbolic link, which is not followed below the root level"
+    return CorruptStoreError(path, 0, "a file or directory", found)
+
+
+def denied(path: str) -> StorePermissionError:
+    """Returns the error for a path that this user may not read: the path's owner, and what to do."""
+    owner, me, place = None, os.geteuid(), path
+    while owner is None:
+        try:
+            owner = os.stat(place).st_uid
+        except OSError:  # in a directory that the user may not search: then its owner counts
+            place = os.path.dirname(place)
+    advice = f"give {_user(me)} read permission"
+    if owner != me:
+        advice = f"run the command as {_user(owner)} (`sudo -u {_user(owner)} …`), or {advice}"
+    return StorePermissionError(
+        f"{shown(path)}: user {_user(me)} may not read it, its owner is {_user(owner)}; {advice}"
+    )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"#{number}"
+
+
+def refuse(error: StoreError) -> None:
+    """The `Refused` that raises every error."""
+    raise error
+
+
+def is_settled(identity: tuple[int, int, int] | None, now_ns: int) -> bool:
+    """Returns whether each later change of the file changes its `stat_identity`, which was taken at `now_ns`
+    or later.
+
+    A missing file is settled: a new one has an identity.
+    """
+    return identity is None or identity[2] <= now_ns - YOUNG_NS
+
+
+def offset_file_name(offset: int) -> str:
+    """Returns the name of the file that begins at byte `offset` of its file queue (UtilAll.offset2FileName).
+
+    >>> offset_file_name(1073741824)
+    '00000000001073741824'
+    """
+    return f"{offset:020d}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """One file of a file queue (such as the commitlog): path, offset of its first byte, length in bytes.
+
+    `identity` differs once another file has the path; None for a file that was not listed. `stored` is the
+    version of the object on object storage.
+    """
+
+    path: str
+    start: int
+    size: int
+    identity: tuple[int, int] | None = None
+    stored: StoredObject | None = None
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEntry:
+    """An entry of a directory. `size` is 0 for everything but a file."""
+
+    name: str
+    path: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """A file system: where it is mounted, its size, what is free, and the used share in percent, rounded up.
+
+    The size and the share do not count the blocks reserved for root
+    (UtilAll.getDiskPartitionSpaceUsedPercent).
+    """
+
+    mount: str
+    total_bytes: int
+    free_bytes: int
+    used_percent: int
+
+
+def open_descriptor(path: str) -> int:
+    """Returns a read-only descriptor. Refuses links, does not wait for pipes. The caller closes it."""
+    try:
+        return os.open(path, OPEN_FLAGS)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise symbolic_link(path) from error
+        if isinstance(error, PermissionError):
+            raise denied(path) from error
+        raise
+
+
+class Descriptor:
+    """An open file, which `close` closes once."""
+
+    def __init__(self, descriptor: int = -1) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def open_identity(descriptor: int) -> tuple[int, int]:
+    """Returns (device, inode) of an open file."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def may_write(directory: str) -> bool:
+    """Whether the process may create files there: not on a file system that is mounted read-only."""
+    return os.access(directory, os.W_OK)
+
+
+def link_count(path: str) -> int:
+    """The number of names of a file: more than 1 with hard links."""
+    return os.stat(path).st_nlink

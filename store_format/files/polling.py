@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from store_format.files.view import YOUNG_NS
+from store_format.files.paths import YOUNG_NS
 
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.005, 0.04
 _POLL_SHARE = 0.02  # of the time since the last change

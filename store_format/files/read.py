@@ -21,23 +21,23 @@ from store_format.errors import (
 from store_format.files import paths
 from store_format.files.client import Access, StoredObject
 from store_format.files.files import SMALL_FILE_SIZE_MAX, Files
-from store_format.files.objects import ObjectFiles
-from store_format.files.source import Bucket, ObjectBucket, place_of
-from store_format.files.tree import FileSeries
-from store_format.files.view import (
+from store_format.files.paths import (
     OFFSET_NAME,
     DirectoryEntry,
     DiskSpace,
-    FileView,
     Refused,
     StoreFile,
     denied,
     open_identity,
     refuse,
 )
+from store_format.files.source import Bucket, ObjectBucket, place_of
 
 if TYPE_CHECKING:
     from store_format.files.hdfs import HdfsBucket
+    from store_format.files.objects import ObjectFiles
+    from store_format.files.tree import FileSeries
+    from store_format.files.view import FileView
 
 _Found = TypeVar("_Found")
 _Look = TypeVar("_Look")
@@ -97,6 +97,8 @@ class StorePlaces:
         """`files_at` of a path that leads to object storage or HDFS."""
         place = place_of(path)
         if place not in self._remote:
+            from store_format.files.objects import ObjectFiles  # it imports numpy
+
             access = self._access.get(place) or self._access.get("") or Access()
             self._remote[place] = ObjectFiles(self.clients.client, place, access)
         return self._remote[place]

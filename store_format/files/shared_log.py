@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from store_format.errors import CorruptStoreError, StoreInUseError
+from store_format.files.paths import Descriptor
 from store_format.files.polling import attempts
 from store_format.files.read import is_named
-from store_format.files.view import Descriptor
 from store_format.files.write import naming, open_or_create
 
 _PAUSE_MIN, _PAUSE_MAX = 50e-6, 2e-3  # seconds between two attempts to take a lock

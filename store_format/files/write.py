@@ -24,8 +24,8 @@ from typing import Any
 
 from store_format.errors import CorruptStoreError, OptionError, StoreWriteError
 from store_format.files import paths
+from store_format.files.paths import Descriptor, open_identity, symbolic_link
 from store_format.files.read import named_identity
-from store_format.files.view import Descriptor, open_identity, symbolic_link
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask

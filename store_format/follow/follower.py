@@ -39,7 +39,7 @@ from store_format.errors import (
     StoreError,
     StoreNotFoundError,
 )
-from store_format.files.paths import is_remote
+from store_format.files.paths import is_remote, is_settled
 from store_format.files.read import (
     FileCache,
     all_answered,
@@ -48,7 +48,6 @@ from store_format.files.read import (
     one_look,
     stat_identity,
 )
-from store_format.files.view import is_settled
 from store_format.follow.log_tail import (
     LogSamples,
     Newest,

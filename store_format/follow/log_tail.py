@@ -34,8 +34,8 @@ from store_format.errors import (
     StorePermissionError,
     StoreUnreachableError,
 )
+from store_format.files.paths import offset_file_name
 from store_format.files.read import read_range
-from store_format.files.view import offset_file_name
 from store_format.java.text import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX, as_struct
 from store_format.message.locate import UnitRefs, locate

@@ -33,8 +33,9 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
 from store_format.errors import OptionError
+from store_format.files.paths import StoreFile
 from store_format.files.read import list_store_files, look_at_each, open_view
-from store_format.files.view import FileView, StoreFile
+from store_format.files.view import FileView
 from store_format.files.write import WritableFile
 from store_format.java.text import java_hash, java_hash_many
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, as_struct, unpack

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.arrays.ranges import gather_ranges, gather_units
 from store_format.errors import CorruptStoreError
-from store_format.files.view import StoreFile
+from store_format.files.paths import StoreFile
 from store_format.layouts import MESSAGE_HEADS
 from store_format.message import sysflag
 from store_format.message.one import Located, QueuePlace, Wrong, head_offset, head_variant, locate_one

@@ -26,8 +26,8 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from store_format.errors import CorruptStoreError, OptionError, StoreNotFoundError
+from store_format.files.paths import is_settled
 from store_format.files.read import open_view, read_bytes, readable_identity, stat_identity
-from store_format.files.view import is_settled
 from store_format.java.fastjson import SingleQuoted, loads
 from store_format.layouts import CHECKPOINT, unpack
 from store_format.metadata.values import (

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, TruncatedRecordError
+from store_format.files.paths import StoreFile
 from store_format.files.read import list_store_files, open_view
-from store_format.files.view import FileView, StoreFile
+from store_format.files.view import FileView
 from store_format.layouts import (
     MAGIC_BLANK,
     TIMER_CHECK,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from store_format.files.view import offset_file_name
+from store_format.files.paths import offset_file_name
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
 from store_format.layouts import (

@@ -35,9 +35,9 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreWriteError
+from store_format.files.paths import open_descriptor
 from store_format.files.read import entry_names, is_directory, is_named, read_bytes
 from store_format.files.shared_log import FileLock, SharedLog
-from store_format.files.view import open_descriptor
 from store_format.files.write import FileWrites
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX
 from store_format.metadata.group_offsets import read_group_offsets

@@ -35,7 +35,8 @@ from store_format.errors import (
     StoreNotFoundError,
 )
 from store_format.files import paths
-from store_format.files.view import Buffers, FileWindow, StoreFile, read_sizes
+from store_format.files.paths import StoreFile
+from store_format.files.view import Buffers, FileWindow, read_sizes
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.locate import BadUnit, Identity, UnitRefs

@@ -33,8 +33,8 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds, short_queues
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files import paths
+from store_format.files.paths import Refused, refuse, symbolic_link
 from store_format.files.read import list_directories, list_store_files, look_at_each
-from store_format.files.view import Refused, refuse, symbolic_link
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey, is_light_queue

@@ -40,8 +40,8 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files import paths
+from store_format.files.paths import refuse
 from store_format.files.read import FileCache, all_answered, look_again
-from store_format.files.view import refuse
 from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.message.one import HEAD_SIZE_MAX, read_head

@@ -23,8 +23,8 @@ from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import paths
+from store_format.files.paths import LOST_AND_FOUND, Refused, refuse
 from store_format.files.read import FileCache, directory_identity, entry_names, exists, is_directory
-from store_format.files.view import LOST_AND_FOUND, Refused, refuse
 from store_format.metadata.read import KnownTopic, config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.survey.fates import Unfiled

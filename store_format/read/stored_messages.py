@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog, cuts
 from store_format.consumequeue.slices import QueueRange, QueueSlice, cut_slice, read_slice
 from store_format.errors import OffsetOutOfRangeError, StoreError, StoreNotFoundError, UnsupportedFormatError
-from store_format.files.view import StoreFile, read_sizes
+from store_format.files.paths import StoreFile
+from store_format.files.view import read_sizes
 from store_format.message.encode import StoredMessages, stored_messages
 from store_format.message.locate import BadUnit, Identity, UnitRefs, Units, locate
 from store_format.names import QueueKey

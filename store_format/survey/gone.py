@@ -32,8 +32,8 @@ from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
+from store_format.files.paths import StoreFile, refuse
 from store_format.files.read import entry_names
-from store_format.files.view import StoreFile, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import Checkpoint, read_checkpoint

@@ -70,8 +70,8 @@ from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run, l
 from store_format.consumequeue.units import first_unit_from, queue_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache, file_status, open_view
-from store_format.files.view import StoreFile
 from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX

@@ -35,8 +35,9 @@ from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import paths
+from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache, look_at_each
-from store_format.files.view import FileView, StoreFile
+from store_format.files.view import FileView
 from store_format.java.text import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message.locate import Identity, UnitRefs, locate

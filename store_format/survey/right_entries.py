@@ -31,8 +31,9 @@ from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
 from store_format.consumequeue.units import queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.paths import StoreFile
 from store_format.files.read import list_store_files
-from store_format.files.view import FileView, StoreFile
+from store_format.files.view import FileView
 from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message import sysflag

@@ -45,7 +45,8 @@ _Mask = NDArray[np.bool_]
 class LogScan:
     """What is looked for. `index` is False if nobody needs the index entries. With `check_bodies`, messages
     with a wrong body are counted as damage; their entries stay. With `is_live`, a broker is writing: an
-    incomplete message at the end does not count. `batch_topics` as for `find_entries`.
+    incomplete message at the end does not count. `batch_topics` as for `find_entries`, and
+    `places_only` as for `Dispatch`.
     """
 
     batch_topics: frozenset[str] | None = frozenset()
@@ -54,6 +55,7 @@ class LogScan:
     tag_keys: bool = True
     check_bodies: bool = False
     is_live: bool = False
+    places_only: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,7 +105,7 @@ def scan_log(
 
 def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int, record: UnitRun | None = None) -> LogPart:
     """The entries of the messages that begin in [start, stop); there is only the `record` if it is given."""
-    dispatch = Dispatch({}, {}, scan.batch_topics, scan.delay_levels_ms)
+    dispatch = Dispatch({}, {}, scan.batch_topics, scan.delay_levels_ms, places_only=scan.places_only)
     runs, end, units = list[int](), -1, 0
     indexed: list[IndexBatch] = []
     damage = []
@@ -259,7 +261,7 @@ def queues_of_log(
     """
     end = log.min_offset if start is None else start
     found = LogQueues(log, {}, [end], [])
-    scan = LogScan(None, index=False, is_live=is_live)
+    scan = LogScan(None, index=False, is_live=is_live, places_only=True)
     for part in scan_log(scan, log, end, log.stop if stop is None else stop):
         found.damage += part.damage
         for run in part.runs:

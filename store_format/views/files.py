@@ -29,8 +29,8 @@ from store_format.display.columns import (
     time_us,
 )
 from store_format.errors import StorePermissionError
+from store_format.files.paths import StoreFile
 from store_format.files.read import file_status, list_directories, list_entries, list_store_files
-from store_format.files.view import StoreFile
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
 from store_format.names import QueueKey, is_light_queue

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.files.view import StoreFile
+from store_format.files.paths import StoreFile
 from store_format.message.columns import COLUMNS
 from store_format.message.locate import Identity, UnitRefs
 from tests.support import oracle

@@ -35,8 +35,8 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP, ViewColumn, batch_of, time_us
 from store_format.errors import OptionError, StoreWriteError
+from store_format.files.paths import DiskSpace
 from store_format.files.read import disk_space, file_status
-from store_format.files.view import DiskSpace
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store

@@ -24,7 +24,7 @@ from store_format.errors import (
     StoreNotFoundError,
     StoreWriteError,
 )
-from store_format.files.view import offset_file_name
+from store_format.files.paths import offset_file_name
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
 from tests.support.staged import append, make_store, messages_of, numbered, stage

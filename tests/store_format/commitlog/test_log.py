@@ -19,8 +19,8 @@ from store_format.errors import (
     OffsetOutOfRangeError,
     TruncatedRecordError,
 )
+from store_format.files.paths import offset_file_name
 from store_format.files.read import FileCache
-from store_format.files.view import offset_file_name
 from store_format.message.locate import locate
 from tests.support import goldens, oracle
 from tests.support.oracle import Message

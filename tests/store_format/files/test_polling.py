@@ -9,8 +9,8 @@ from time import sleep
 
 import pytest
 
+from store_format.files.paths import YOUNG_NS
 from store_format.files.polling import Clocks, PolledFiles, Repeated, attempts
-from store_format.files.view import YOUNG_NS
 
 
 class _Time:

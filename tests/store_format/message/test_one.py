@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from store_format.errors import CorruptStoreError
-from store_format.files.view import StoreFile
+from store_format.files.paths import StoreFile
 from store_format.message.encode import stored_messages
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.one import SingleUnit, UnitPlace, decode_unit

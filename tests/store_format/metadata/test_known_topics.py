@@ -14,8 +14,8 @@ import pytest
 
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, StorePermissionError
+from store_format.files.paths import YOUNG_NS, is_settled
 from store_format.files.read import stat_identity
-from store_format.files.view import YOUNG_NS, is_settled
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.read.store_root import compacted_topics
 from tests.support.permissions import as_nobody, open_directory

@@ -15,7 +15,7 @@ import pytest
 
 from rmq_spark.broker.services.clean import LOSS_COLUMNS, Forecast, forecast
 from rmq_spark.services import clean
-from store_format.files.view import DiskSpace
+from store_format.files.paths import DiskSpace
 from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
 
