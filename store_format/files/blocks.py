@@ -63,13 +63,6 @@ class Blocks:
         self._fetched = _Fetched()
         self._threads: tuple[int, ThreadPoolExecutor] | None = None  # of which process
 
-    def forget(self) -> None:
-        """Forgets all bytes."""
-        with self._lock:
-            self._held = 0
-            for each in (self._blocks, self._pages, self._gone):
-                each.clear()
-
     def read(self, item: StoredObject, start: int, stop: int) -> memoryview:
         """The bytes [start, stop) of an object, from blocks that are kept."""
         stop = min(stop, item.size)

@@ -120,7 +120,7 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 # ---- what paths lead to ------------------------------------------------------------------------------------
-# A symbolic link below the root of a store is refused: a store may be hostile, and the link could go anywhere
+# A link below the root of a store is refused: a store may be hostile, and the link could point anywhere.
 
 
 # fsck creates this directory at the root of a file system; only root may read it. No topic has this name:

@@ -99,15 +99,18 @@ class StorePlaces:
         if place not in self._remote:
             from store_format.files.objects import ObjectFiles  # it imports numpy
 
-            access = self._access.get(place) or self._access.get("") or Access()
-            self._remote[place] = ObjectFiles(self.clients.client, place, access)
+            files = ObjectFiles(self.clients.client, place, self._access_of(place))
+            return self._remote.setdefault(place, files)  # that of another thread, if it was faster
         return self._remote[place]
 
     def set_access(self, place: str, access: Access) -> None:
         """Sets how a bucket is reached; "" is every bucket for which nothing else is set."""
         self._access[place] = access
-        if place in self._remote:
-            self._remote[place].access = access
+        for known, files in [*self._remote.items()]:
+            files.access = self._access_of(known)
+
+    def _access_of(self, place: str) -> Access:
+        return self._access.get(place) or self._access.get("") or Access()
 
     def reach(self, path: str, access: Access, *, anew: bool = False) -> None:
         """Sets how the bucket of a path is reached from now on.

@@ -28,7 +28,7 @@ from store_format.errors import (
 )
 from store_format.files import tree
 from store_format.files.client import Access
-from store_format.files.read import list_store_files, open_view, places, read_bytes
+from store_format.files.read import StorePlaces, list_store_files, open_view, places, read_bytes
 from store_format.files.view import FileView
 from store_format.message.columns import decode_options_of
 from store_format.message.encode import MessageColumns
@@ -85,6 +85,14 @@ def test_a_new_look_sees_new_objects(server: ObjectServer, basic: Path) -> None:
     (last.parent / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
     places().objects_at(store.path).listings.take(store.path)
     assert len(store.log.relisted().files) == before + 1
+
+
+def test_how_every_bucket_is_reached_counts_for_known_ones() -> None:
+    there = StorePlaces()
+    known, own = there.objects_at("s3://known/store"), there.objects_at("s3://own/store")
+    there.set_access("s3://own", Access(region="eu-west-1"))
+    there.set_access("", Access(region="us-east-2"))
+    assert (known.access.region, own.access.region) == ("us-east-2", "eu-west-1")
 
 
 def test_ranges_of_a_large_object_have_their_bytes(server: ObjectServer) -> None:
@@ -321,8 +329,11 @@ def test_objects_that_are_replaced_are_not_lost(server: ObjectServer, basic: Pat
         data[20] ^= 1  # in the first message's queue offset
         path.unlink()
         path.write_bytes(data)
-    places().objects_at(store.path).listings.take(store.path)
-    places().objects_at(store.path).blocks.forget()
+    files = places().objects_at(store.path)
+    files.listings.take(store.path)
+    files.blocks._blocks.clear()
+    files.blocks._held = 0
+    files.blocks._pages.clear()
     reader = store.reader(decode_options_of(("body",), verify_crc=True), Tolerance("FAILFAST", False))
     with pytest.raises(FileReplacedError):
         list(reader.read([queue.piece()]))
