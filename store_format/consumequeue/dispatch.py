@@ -595,7 +595,8 @@ class QueueRules(NamedTuple):
     """What is known of a queue: its number in entries, and which entries count.
 
     These are the entries with an offset of at least `offset` whose message lies behind the physical offset
-    `physical`. `odd`: the kernel does not know the rules of the queue: 1; those of its inner batches: 2; 0.
+    `physical`. `odd` says what the kernel does not know: 1 the rules of the queue, 2 those of its
+    inner batches, 0 nothing.
     """
 
     number: int
