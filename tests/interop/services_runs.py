@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.interop import workload
 from tests.interop.harness import RocketMQ
-from tests.interop.our_broker import OurBroker
+from tests.interop.our_broker import CHECK_INTERVAL_MS, OurBroker
 from tests.interop.programs import Line
 from tests.interop.same import Copy
 from tests.interop.workload import Left, now_ms
@@ -99,5 +99,5 @@ class _Copies:
     def _conf(self) -> str:
         """A broker checks transactions when the test says so; ours does by the clock."""
         return self.java.config_file(
-            self.directory / "left", self.settings | {"transactionCheckInterval": "2000"}
+            self.directory / "left", self.settings | {"transactionCheckInterval": str(CHECK_INTERVAL_MS)}
         )

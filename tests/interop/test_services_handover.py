@@ -15,7 +15,7 @@ import pytest
 
 from tests.interop import workload
 from tests.interop.harness import RocketMQ
-from tests.interop.our_broker import OurBroker
+from tests.interop.our_broker import CHECK_INTERVAL_MS, OurBroker
 from tests.interop.programs import Line
 from tests.interop.same import HALF
 from tests.interop.services_runs import OLD, Runs
@@ -118,7 +118,7 @@ def test_many_hand_overs(rocketmq: Callable[[str], RocketMQ], tmp_path: Path) ->
     slowness = workload.slowness()
     many = {"transactionCheckMax": "15"}  # brokers that stop make checks that nobody answers
     long, short = ({**each, **many} for each in workload.settings(slowness))
-    conf = java.config_file(store, short | {"transactionCheckInterval": "2000"})
+    conf = java.config_file(store, short | {"transactionCheckInterval": str(CHECK_INTERVAL_MS)})
     left, between = Left(), []
     for _ in range(_ROUNDS):
         with java.broker(store, long) as broker:
