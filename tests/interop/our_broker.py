@@ -40,8 +40,8 @@ class OurBroker:
     checks_max: int = 1 << 30
     seen: list[Line] = field(default_factory=list)
     checks: list[tuple[str, int]] = field(default_factory=list)  # UNIQ_KEY, which check
-    # When the first half message had its last check. The others, which the broker may have stored some ms later,
-    # have theirs before CHECK_INTERVAL_MS has passed.
+    # When the first half message had its last check. The others, which the broker may have stored some ms
+    # later, have theirs before CHECK_INTERVAL_MS has passed.
     _last_check_ms: int = 1 << 62
 
     def turn(self, now_ms: int) -> None:
