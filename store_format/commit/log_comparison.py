@@ -141,6 +141,7 @@ class LogComparison:
     begins: dict[QueueKey, int] = field(default_factory=dict)
     scan: LogScan = field(default_factory=LogScan, init=False)
     delays: dict[int, int] | None = field(default=None, init=False)  # of shown delay levels; None: all known
+    named: set[tuple[QueueKey, int]] = field(default_factory=set, init=False)  # `levels` of the parts
     units: int = field(default=0, init=False)
     unopened: int = field(default=0, init=False)
     damage: list[Damage] = field(default_factory=list, init=False)
@@ -200,6 +201,7 @@ class LogComparison:
             self.units += part.units
             self.unopened += part.unopened
             self.damage += part.damage
+            self.named.update(part.levels)
             comparison.add(part.queues, part.rows)
             self._add_index(part)
             on_part(part)
@@ -363,8 +365,9 @@ class LogComparison:
         """Raises if a recovery would make entries of a delay level whose delay nothing shows; a writer, which
         was not asked to, warns.
         """
-        made = {each.queue[1] + 1 for each in changes if each.queue[0] == SCHEDULE_TOPIC and each.entries}
-        unknown = sorted(made - self.delays.keys()) if self.delays is not None else []
+        made = {each.queue for each in changes if each.entries}
+        named = {level for queue, level in self.named if queue in made and level > 0}
+        unknown = sorted(named - self.delays.keys()) if self.delays is not None else []
         if not unknown:
             return
         what = (

@@ -45,6 +45,7 @@ from store_format.message import sysflag
 from store_format.message.locate import UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable, tags_codes
 from store_format.names import (
+    DELAY,
     INNER_BASE,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
@@ -435,6 +436,7 @@ class Dispatch:
         self._delay_levels_ms = delay_levels_ms
         self._floor, self._filing, self._places_only = floor, filing, places_only
         self.count = 0  # entries collected since the last `take`
+        self.levels: set[tuple[QueueKey, int]] = set()  # of delayed messages: the queue, and what DELAY says
         self._queues: dict[QueueKey, int] = {}  # every queue of a message so far, and its number in `_names`
         self._names: list[QueueKey] = []
         self._floors: list[tuple[int, int]] = []  # per number: max offset and last physical offset on disk
@@ -496,9 +498,12 @@ class Dispatch:
         scheduled = np.zeros(len(units), bool)
         scheduled[place] = of_schedule[found.key[missing]]  # such a message has no entry in a light queue
         store_timestamps = units.integers("store_timestamp").astype(np.int64)
-        tags = tags_codes(
-            PropertyTable(units.raw_properties()), scheduled, store_timestamps, self._delay_levels_ms
-        )
+        table = PropertyTable(units.raw_properties())
+        tags = tags_codes(table, scheduled, store_timestamps, self._delay_levels_ms)
+        if scheduled.any():
+            levels = [parse_long(text) or 0 for text in table.values(DELAY).to_pylist()]
+            named = zip(queues.tolist(), place.tolist(), strict=True)
+            self.levels |= {(self._names[queue], levels[i]) for queue, i in named if scheduled[i]}
         rows["tags"], rows["store_timestamp"] = tags[place], store_timestamps[place]
         return rows
 

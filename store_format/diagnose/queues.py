@@ -206,12 +206,10 @@ class QueueCheck:
 
     @property
     def unfiled_levels(self) -> set[int]:
-        """The delay levels, from 1, that have messages without an entry."""
-        return {
-            queue_id + 1
-            for (topic, queue_id), queue in self.comparison.queues.items()
-            if topic == SCHEDULE_TOPIC and self._has_queues and queue.equal < queue.seen.claims.count()
-        }
+        """The delay levels, from 1, of the queues that have messages without an entry."""
+        queues = self.comparison.queues if self._has_queues else {}
+        lacking = {key for key, queue in queues.items() if queue.equal < queue.seen.claims.count()}
+        return {level for key, level in self._dispatch.levels if key in lacking and level > 0}
 
     def count_readable(self, readers: Sequence[Queue] | None, *, reads_all: bool) -> None:
         """Counts the messages that a read returns of `readers`, the queues as a reader sees them. None:

@@ -55,6 +55,7 @@ _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its 
 _BESIDE = 8  # entries in front of a queue's first one that are doubted with it
 _DIFFERENT_MAX = 2  # characters of two topics of one length
 _LOOKS_MAX = 1 << 10  # messages whose entries are looked for
+_LEVELS_MAX = 1 << 10  # a queue of a higher level is that of a message with a flipped queue id
 
 _Ints = NDArray[np.int64]
 _Units = NDArray[np.void]
@@ -457,7 +458,9 @@ def shown_delays(root: str, log: CommitLog) -> dict[int, int]:
             delays = [
                 code - log.store_timestamp_at(physical)
                 for offset, (physical, size, code) in enumerate(units, start)
-                if code > 0 and is_own(log, (topic, queue_id), offset, (physical, size))
+                if code > 0
+                and queue_id < _LEVELS_MAX
+                and is_own(log, (topic, queue_id), offset, (physical, size))
             ]
             found |= {queue_id + 1: delay for delay in sorted(delays, key=delays.count)[-1:]}  # noqa: B035
     return found

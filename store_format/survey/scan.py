@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class LogPart:
 
     `rows` are ENTRY_ROW records whose `queue` is a place in `queues`. At the physical offsets `runs` messages
     begin, the first one included; the last one ends at `stop`, -1 without messages. `units` counts the
-    messages; `unopened` ones pass all checks, and no client decodes them.
+    messages; `unopened` ones pass all checks, and no client decodes them. `levels` as in `Dispatch`.
     """
 
     runs: list[int]
@@ -75,6 +75,7 @@ class LogPart:
     index: IndexBatch | None
     damage: list[Damage]
     unopened: int = 0
+    levels: Collection[tuple[QueueKey, int]] = ()
 
 
 def scan_log(
@@ -135,9 +136,8 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int, record: Unit
         units = walk.sums.units
     queues, rows = dispatch.take_rows()
     units += int((rows["batch_size"][~within_damage(rows["physical"], damage)] - 1).sum())
-    return LogPart(
-        runs, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage, closed
-    )
+    joined = _joined_batches(indexed) if scan.index else None
+    return LogPart(runs, end, units, queues, rows, joined, damage, closed, dispatch.levels)
 
 
 def within_damage(physical: _Ints, damage: Sequence[Damage]) -> _Mask:

@@ -14,6 +14,7 @@ from store_format.commit.recover import recover as plan_recovery
 from store_format.diagnose import diagnose
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
+from store_format.message.one import head_offset
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
@@ -114,6 +115,35 @@ def test_entries_show_the_levels(foreign: Path, tmp_path: Path, lost: range, int
     assert shown_delays(str(foreign), MessageStore.open(str(foreign)).log)[2] == _SECOND_LEVEL_MS
     plan_recovery(str(foreign), into=str(target) if into else None).apply()
     assert _times(target) == wanted
+
+
+@pytest.mark.parametrize("has_entry", [True, False])
+def test_the_level_is_what_a_message_says_and_not_its_queue(
+    foreign: Path, tmp_path: Path, has_entry: bool
+) -> None:
+    """A flipped bit of the queue id, of a message whose entry a crash kept from being written, or that a
+    broker filed in that queue after it: it takes the property DELAY (CommitLog.checkMessageAndReturnSize).
+    """
+    wanted, claimed = _times(foreign), 1 ^ 1 << 30
+    queues = foreign / "consumequeue" / SCHEDULE_TOPIC
+    entries = (queues / "1" / f"{0:020d}").read_bytes()
+    last = entries[100:120]
+    (queues / "1" / f"{0:020d}").write_bytes(entries[:100] + bytes(len(entries) - 100))
+    if has_entry:
+        (queues / str(claimed)).mkdir()
+        (queues / str(claimed) / f"{0:020d}").write_bytes((bytes(100) + last).ljust(len(entries), b"\0"))
+    else:
+        (foreign / "abort").touch()
+    log = foreign / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    place = int.from_bytes(last[:8]) + head_offset("queue_id")
+    data[place : place + 4] = claimed.to_bytes(4)
+    log.write_bytes(data)
+    assert not diagnose(str(foreign)).lacks_settings
+    plan_recovery(str(foreign), into=str(tmp_path / "copy")).apply()
+    assert _times(tmp_path / "copy") == {
+        2: wanted[2][:5], 20: wanted[20], claimed + 1: [_SECOND_LEVEL_MS]
+    }  # fmt: skip
 
 
 def test_a_crashed_store_is_read_and_repaired_with_the_delivery_time(store: Path) -> None:
