@@ -128,6 +128,10 @@ def _cut(held: HeldStore) -> WriterEnd:
     for queue in survey.queues if gone else ():  # the log may have messages without an entry
         if (queue.topic, queue.queue_id) in gone:
             doubtful = min(doubtful, max(queue.last_physical_offset, log.min_offset))
+    # Once the log's last message has an entry, a broker that starts cuts a queue at an entry that leads
+    # behind the log (ConsumeQueue.truncateDirtyLogicFiles).
+    if any(_leads_behind(queue, end.offset) for queue in survey.queues if survey.known < end.offset):
+        doubtful = log.min_offset
     if doubtful < end.offset:
         found = LogComparison(
             root=root, source=root, log=log, start=doubtful, stop=end.offset, settings=held.settings,
@@ -139,6 +143,15 @@ def _cut(held: HeldStore) -> WriterEnd:
     cut_behind_end(survey, held.files)
     last = end.last_unit_offset
     return WriterEnd(end.offset, log.store_timestamp_at(last), last, doubtful=doubtful)
+
+
+def _leads_behind(queue: QueueBounds, log_stop: int) -> bool:
+    """Whether an entry in the queue's last file leads behind the log's end."""
+    if queue.kind != "simple":
+        return False
+    with queue.open(CQ_UNIT) as files:
+        units = files.read(max(queue.last_file // CQ_UNIT.itemsize, queue.unit_start), queue.unit_stop)
+    return bool((units["physical_offset"] >= log_stop).any())
 
 
 class QueueAppendPosition(NamedTuple):

@@ -558,3 +558,19 @@ def test_a_write_after_a_crash_mends_zeros_at_which_a_broker_ends_a_queue(tmp_pa
     options = replace(_options(sync=False), settings=settings_from(store.conf))
     commit(str(root), [stage(root, numbered("B", 0, 1, queues=1))], options=options)
     assert (root / "consumequeue/A/0" / f"{0:020d}").read_bytes().startswith(before)
+
+
+def test_a_write_mends_an_entry_at_which_a_broker_would_cut_its_queue(tmp_path: Path) -> None:
+    """It leads behind the log, in a queue that nobody writes to: a broker that starts cuts the queue there
+    once the last message of the log has its entry (ConsumeQueue.truncateDirtyLogicFiles).
+    """
+    store = BrokerStore(tmp_path)
+    for queue_id in (1, 1, 0, 0):
+        store.put("A", queue_id)
+    store.put("A", 0, offset=1)  # has no entry: the message before it has its place
+    entries = store.entries["A", 1]
+    before, entries[0] = b"".join(entries), (1 << 40).to_bytes(8) + entries[0][8:]
+    root = store.write()
+    options = replace(_options(sync=False), settings=settings_from(store.conf))
+    commit(str(root), [stage(root, numbered("B", 0, 1, queues=1))], options=options)
+    assert (root / "consumequeue/A/1" / f"{0:020d}").read_bytes().startswith(before)
