@@ -204,6 +204,8 @@ class QueuePlaces:
         first, stop = int(rows["offset"][0]), int(rows["offset"][-1]) + 1
         jump_max = min(_LOST_MAX, _LOST_FILES_MAX * self.per_file)
         jump = max(first - self.stop, self.first - stop) if self.stop and not self.is_batch else 0
+        if is_new:
+            self.problem = None  # of messages of a deleted topic
         if jump > jump_max and not is_new:
             self.misplaced += min(self.entries, len(rows))
             self.problem = (

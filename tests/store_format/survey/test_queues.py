@@ -196,6 +196,13 @@ def test_offsets_too_far_apart_are_a_problem_and_impossible_ones_are_counted(tmp
     assert (queue.places.misplaced, queue.places.entries) == (1, 0)
 
 
+def test_an_offset_too_far_away_before_a_queue_begins_again_is_no_problem(tmp_path: Path) -> None:
+    """No recovery changes anything for a message of a deleted topic."""
+    write(tmp_path, units(0, 1, first=5000))
+    queue = compared(tmp_path, rows(0, 1, 1 << 20), rows(0, 1, first=5000))
+    assert (queue.places.problem, queue.places.misplaced, found(queue)) == (None, 1, [])
+
+
 def test_places_are_given_out_after_they_were_compared(tmp_path: Path) -> None:
     """In order, None where the queue begins again."""
     seen: list[tuple[int, int, bool, int] | None] = []
