@@ -505,6 +505,24 @@ def test_a_broker_goes_on_behind_a_record_with_a_wrong_physical_offset(tmp_path:
     assert diagnose(str(tmp_path)).verdict == "damaged in 1 place: 1 message readable, 1 message lost"
 
 
+@pytest.mark.parametrize(("bit", "found"), [(63, 5 - (1 << 63)), (2, 1)])
+def test_a_flipped_queue_offset_hides_no_other_message(tmp_path: Path, bit: int, found: int) -> None:
+    """After a crash, of the newest message of a queue whose first file is expired."""
+    store = BrokerStore(tmp_path, log_file_size=1024, queue_entries=4)
+    for _ in range(6):
+        store.put("A", body=b"b" * 300)
+    root, last = store.write(crashed=True), store.messages[-1].physical_offset
+    for expired in ("commitlog/0", "commitlog/1024", "consumequeue/A/0/0"):
+        (root / expired).with_name(Path(expired).name.zfill(20)).unlink()
+    path = root / "commitlog" / f"{last // 1024 * 1024:020d}"
+    data = bytearray(path.read_bytes())
+    data[last % 1024 + 20 + 7 - bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    queue = MessageStore.open(str(root)).queue("A", 0)
+    with pytest.raises(CorruptStoreError, match=f"expected queueOffset 5, found {found}"):
+        queue.to_table()
+
+
 def test_a_foreign_queue_file_hides_no_earlier_entries(tmp_path: Path) -> None:
     """After a crash, of which only the last file of the log is recovered."""
     store = BrokerStore(tmp_path, log_file_size=1024, queue_entries=4)
