@@ -101,8 +101,10 @@ class Claims:
 
     @property
     def has_more(self) -> bool:
-        """Whether the queue has more than one message: then a new 0 with a 1 behind it begins it again."""
-        return bool(self.runs) and self.runs[-1][1] - self.runs[0][0] > 1
+        """Whether the queue had more than one message, of which the log may have lost the first ones: then a
+        new 0 with a 1 behind it begins it again.
+        """
+        return bool(self.runs) and self.runs[-1][1] > 1
 
     def copy(self) -> Self:
         return replace(self, runs=[*self.runs], left=[*self.left])

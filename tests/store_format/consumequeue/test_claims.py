@@ -43,6 +43,7 @@ CASES = {
     "a 0 that no 1 follows": ([0, 1, 2, 0, 3], [0, 1, 2, 4]),
     "a 0 at the end": ([0, 1, 2, 0], [0, 1, 2]),
     "the topic was created again": ([0, 1, 2, 0, 1], [3, 4]),
+    "the same, and of its messages the log has only the last": ([12, 0, 1], [1, 2]),
     "41 became 40": ([39, 40, 40, 42], [0, 1, 3]),
     "39 became 40": ([38, 40, 40, 41], [0, 2, 3]),
     "38 became 42": ([37, 42, 39, 40, 41, 42, 43], [0, 2, 3, 4, 5, 6]),
