@@ -18,7 +18,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.kills import count_changes, kill_at
 from tests.support.referee import harms, shapes
 from tests.support.referee.law import Case
-from tests.support.referee.made import BrokerStore
+from tests.support.referee.made import ENTRY_SIZE, BrokerStore
 from tests.support.staged import append, make_store, numbered, settings_from
 from tests.support.writes import SMALL
 
@@ -122,11 +122,21 @@ class Generator:
         return replace(
             case,
             name=" + ".join([case.name, *names]),
-            conf=conf,
+            conf=conf | _shown_size(case.root),
             told=tuple(told),
             is_damaged=not harms.HARMLESS.issuperset(names),
             logs=logs,
         )
+
+
+def _shown_size(root: Path) -> dict[str, str]:
+    """The size of the queue files, if they all have the same one and nothing else on disk shows it: a file
+    that is cut to whole entries is, byte for byte, a file of a broker with a smaller size.
+    """
+    sizes = {path.stat().st_size for path in (root / "consumequeue").glob("*/*/*") if path.is_file()}
+    is_shown = len(sizes) == 1 and max(sizes) and not max(sizes) % ENTRY_SIZE
+    has_settings = (root / ".rmqlog").exists()
+    return {"mappedFileSizeConsumeQueue": str(max(sizes))} if is_shown and not has_settings else {}
 
 
 def _two_directories(case: Case, random: Random) -> tuple[tuple[str, ...], dict[str, str]]:
