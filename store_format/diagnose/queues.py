@@ -418,7 +418,7 @@ class _EntryCheck:
     first_physical: int = -1  # the physical offset in the first entry that points into the log
     inside: int = 0
     lost: int = 0
-    unclaimed: int = 0  # entries behind the queue's messages that lead to others
+    unclaimed: int = 0  # entries outside of the queue's messages that lead to others
     behind: int = 0
     first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
     last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
@@ -610,11 +610,11 @@ class _EntryCheck:
             return False
         return not any(each.first <= offset < each.stop for each in self._differences("wrong"))
 
-    def _is_behind(self, offset: int) -> bool:
-        """Whether a queue offset is behind those of all messages, and not that of the second message with
-        offset 0, which a broker files.
+    def _is_outside(self, offset: int) -> bool:
+        """Whether a queue offset is before or behind those of all messages, and not that of the second message
+        with offset 0, which a broker files. In a log that begins at 0 `_count_places` counts those before.
         """
-        if self.compared is None:
+        if self.compared is None or (self.targets.log.min_offset and offset < self.compared.places.first):
             return True
         return offset >= self.compared.places.stop and not self.compared.seen.claims.repeated
 
@@ -660,7 +660,7 @@ class _EntryCheck:
                 offset = int(offsets[mine.start + unit.index])
                 is_whole = place_of_message(self.targets.log, at) is not None
                 self.lost += self._is_unclaimed(offset) and not is_whole
-                self.unclaimed += is_whole and self._is_behind(offset)
+                self.unclaimed += is_whole and self._is_outside(offset)
                 found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
                 report(mine.start + unit.index, 0, "", found)
             kept = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])
@@ -677,5 +677,5 @@ class _EntryCheck:
         if light[0]:  # whose messages name it, and belong to another queue
             own = leads_to_own(self.targets.log, (topic, self.queue.queue_id), offsets, units[rows])
             for row in np.flatnonzero(right & ~own).tolist():
-                self.unclaimed += self._is_behind(int(offsets[row]))
+                self.unclaimed += self._is_outside(int(offsets[row]))
                 report(row, 0, "", f"physicalOffset {int(physical[row])}, of another message")

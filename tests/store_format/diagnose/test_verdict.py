@@ -425,6 +425,18 @@ def test_offsets_before_the_first_message_have_no_message(tmp_path: Path) -> Non
     assert expected in diagnose(str(store.write())).verdict
 
 
+def test_an_offset_before_the_first_message_whose_entry_leads_to_another_one_is_counted(
+    tmp_path: Path,
+) -> None:
+    """A broker begins the queue at 0: the entry leads into the log."""
+    store = BrokerStore(tmp_path, begin=1 << 16)
+    for _ in range(3):
+        store.put("A")
+    flip(store.write(crashed=True), (1 << 16) + 15)  # of queueId
+    expected = "3 messages readable; 1 queue offset between the ends of queues has no message"
+    assert expected in diagnose(str(tmp_path)).verdict
+
+
 def test_a_file_shorter_than_those_of_other_queues_is_cut(tmp_path: Path) -> None:
     """A broker does not start (ConsumeQueue.load)."""
     store = BrokerStore(tmp_path)
