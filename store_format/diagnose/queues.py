@@ -40,7 +40,7 @@ from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue
 from store_format.diagnose.problems import EXTENSION_ADVICE, Findings, Severity, repeated_text
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import offset_file_name
-from store_format.files.read import entry_names
+from store_format.files.read import entry_names, is_directory
 from store_format.java.text import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
 from store_format.message.columns import decode_options_of
@@ -361,18 +361,18 @@ class QueueCheck:
         seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
         has_topics = bool(entry_names(f"{self._root}/config", missing_ok=True) & _TOPICS)
         has_light = has_light_queues(self._root)
+        is_shown = is_directory(f"{self._root}/{FOLDERS['simple']}")  # whether the broker makes light queues
         for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
             queue = absent[key]
-            is_dispatched = self._state is StoreState.CRASHED and not (
-                queue.seen.claims.left or queue.seen.gaps  # a broker files one entry behind the other
-            )
+            is_light = is_light_queue(key[0])
+            is_dispatched = self._state is StoreState.CRASHED and (is_shown or not is_light)
+            is_dispatched &= not (queue.seen.claims.left or queue.seen.gaps)  # it files one behind the other
             if fate is not Fate.DELETED and is_dispatched and 0 < queue.places.entries == queue.by_broker:
                 fate = Fate.WAITING
             count = queue.places.entries + queue.places.misplaced
             place = f"{self._root}/consumequeue/{key[0]}/{key[1]}"
             expected = f"consume queue files of {key[0]}-{key[1]}"
             found = f"none for {count} messages, the first at commitlog {queue.begin}; {evidence}"
-            is_light = is_light_queue(key[0])
             is_left = fate is Fate.DELETED or (is_light and not has_light)
             self._left_out |= {key} if is_left or fate is Fate.UNKNOWN else set()
             if is_left:
@@ -611,8 +611,8 @@ class _EntryCheck:
         return not any(each.first <= offset < each.stop for each in self._differences("wrong"))
 
     def _is_outside(self, offset: int) -> bool:
-        """Whether a queue offset is before or behind those of all messages, and not that of the second message
-        with offset 0, which a broker files. In a log that begins at 0 `_count_places` counts those before.
+        """Whether a queue offset is before or behind those of all messages, and not that of a second one with
+        offset 0, which a broker files. In a log that begins at 0, `_count_places` counts those before.
         """
         if self.compared is None or (self.targets.log.min_offset and offset < self.compared.places.first):
             return True

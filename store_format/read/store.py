@@ -27,6 +27,7 @@ from store_format.bookkeeping.journal import (
 )
 from store_format.bookkeeping.ledger import noted_begins
 from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import queue_bounds
@@ -53,7 +54,7 @@ from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories, warn_of_other_files
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
-from store_format.survey.fates import Fate, LogQueue, Unfiled, decide, deleted_until
+from store_format.survey.fates import Fate, LogQueue, Unfiled, decide, deleted_until, has_light_queues
 from store_format.survey.fates import question as question_of
 from store_format.survey.gone import filing_behind, find_gone, given_up_places, gone_by_ledger, warn_of_gone
 from store_format.survey.right_entries import Contradictions
@@ -254,7 +255,7 @@ class Store:
     ) -> LogQueues:
         """The queues as the commitlog shows them, by one walk over the whole commitlog.
 
-        Without the queues of deleted topics (`deleted_until`).
+        Without the queues of deleted topics (`deleted_until`), and light queues that no broker makes.
         """
         warn_of_other_files(self, select)
         before = read_commit_state(self.path)
@@ -263,8 +264,11 @@ class Store:
         stop = find_log_end(self.path, log, state)
         deleted = deleted_until(self.path)
 
+        has_light = has_rocksdb_queues(self.path) or has_light_queues(self.path)
+
         def is_there(topic: str) -> bool:
-            return select(topic) and deleted(topic) < (OFFSET_MAX if stop is None else stop)
+            is_deleted = deleted(topic) >= (OFFSET_MAX if stop is None else stop)
+            return select(topic) and not is_deleted and (has_light or not is_light_queue(topic))
 
         begins = noted_begins(self.path)
         look = partial(queues_of_log, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)

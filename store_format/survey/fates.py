@@ -579,10 +579,10 @@ def filed_topics(root: str, select: Callable[[str], bool]) -> dict[str, int]:
 
 
 def has_light_queues(root: str) -> bool:
-    """Whether a broker with enableLmq has used the store. Without one, the properties that name light queues
-    are a producer's own.
+    """Whether a broker with enableLmq has used the store, or its directory of consume queues is lost, which
+    would show it. Without such a broker, the properties that name light queues are a producer's own.
     """
-    if exists(f"{root}/config/lmqConsumerOffset.json"):
+    if exists(f"{root}/config/lmqConsumerOffset.json") or not is_directory(f"{root}/{FOLDERS['simple']}"):
         return True
     with suppress(StoreError):  # who needs the directory raises the error
         return any(map(is_light_queue, entry_names(f"{root}/consumequeue", missing_ok=True)))

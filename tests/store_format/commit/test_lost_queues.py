@@ -40,6 +40,8 @@ from tests.support.staged import (
 )
 from tests.support.writes import held
 
+_LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"}
+
 
 def _queued(root: Path) -> Rows:
     """The same where no queue is read by a scan of the log instead."""
@@ -574,3 +576,14 @@ def test_a_write_mends_an_entry_at_which_a_broker_would_cut_its_queue(tmp_path: 
     options = replace(_options(sync=False), settings=settings_from(store.conf))
     commit(str(root), [stage(root, numbered("B", 0, 1, queues=1))], options=options)
     assert (root / "consumequeue/A/1" / f"{0:020d}").read_bytes().startswith(before)
+
+
+def test_a_write_keeps_light_queues_if_the_directory_of_the_queues_is_lost(tmp_path: Path) -> None:
+    """A read of the commitlog returns them: the directory would show whether the broker makes any."""
+    store = BrokerStore(tmp_path)
+    store.put("A", properties=_LIGHT)
+    shutil.rmtree(store.write() / "consumequeue")
+    before = rows_by_queue(tmp_path)["%LMQ%a", 0]
+    options = replace(_options(sync=False), settings=settings_from(store.conf))
+    commit(str(tmp_path), [stage(tmp_path, numbered("B", 0, 1, queues=1))], options=options)
+    assert rows_by_queue(tmp_path)["%LMQ%a", 0] == before

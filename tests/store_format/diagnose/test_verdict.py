@@ -478,6 +478,18 @@ def test_a_message_without_the_offset_of_its_light_queue_is_damage(tmp_path: Pat
     assert "1 message readable; 1 queue offset between the ends" in diagnose(str(tmp_path)).verdict
 
 
+def test_a_store_without_the_directory_of_the_queues_does_not_show_whether_it_has_light_ones(
+    tmp_path: Path,
+) -> None:
+    """A read returns them from the commitlog; a broker without enableLmq does not make them again."""
+    store = BrokerStore(tmp_path)
+    for number in range(2):
+        named = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": str(number)}
+        store.put("P", properties=named)
+    shutil.rmtree(store.write(crashed=True) / "consumequeue")
+    assert diagnose(str(tmp_path)).verdict.startswith("damaged in 1 place: 2 messages readable")
+
+
 def test_a_blank_file_behind_a_full_one_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A broker that starts counts an entry in it (ConsumeQueue.truncateDirtyLogicFiles)."""
     store = BrokerStore(tmp_path, queue_entries=2)

@@ -27,6 +27,7 @@ from store_format.read import unfiled_queues
 from store_format.read.choice import MessageChoice
 from store_format.survey import log_end
 from tests.support import goldens
+from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
 
 _STORES = ("basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7", "crash-5.5.0", "batchcq-5.5.0")
@@ -361,3 +362,11 @@ def test_a_lost_light_queue_is_read_from_the_log(
     MessageStore.open(str(root)).recover().apply()
     assert rows(MessageStore.open(str(root))) == before
     assert MessageStore.open(str(root)).diagnose().of("damage") == []
+
+
+def test_a_read_of_the_commitlog_makes_no_light_queue_that_no_broker_has_made(tmp_path: Path) -> None:
+    """The directory of the consume queues is there and has no light queue."""
+    store = BrokerStore(tmp_path)
+    store.put("A", properties={"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"})
+    shutil.rmtree(store.write() / "consumequeue/A")
+    assert MessageStore.open(str(tmp_path), unfiled_queues="read").topics() == ["A"]
