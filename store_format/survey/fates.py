@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import Ledger, given_up_ranges, ledger_path, noted_begins, read_ledger
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import Claims
+from store_format.consumequeue.dispatch import Claims, Filing, find_entries
 from store_format.consumequeue.files import (
     FOLDERS,
+    QueueBounds,
     QueueKind,
     can_be_queue,
     has_rocksdb_queues,
@@ -42,6 +43,7 @@ from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import entry_names, exists, is_directory, list_store_files, stat_identity
 from store_format.layouts import OFFSET_MAX
+from store_format.message.locate import locate
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
 from store_format.metadata.read import (
     config_path,
@@ -166,6 +168,7 @@ _BESIDE_TOPICS = frozenset(
     }
 )
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
+_TAIL_SIZE = 16 << 20  # of the log behind the newest entry of all queues
 
 
 # ---- queue ends that other files know ----------------------------------------------------------------------
@@ -289,6 +292,7 @@ _COMMITTED = FateDecision(
     Fate.LOST, "the ledger has a commit that created the topic, and topics.json is from before this commit"
 )
 _SIBLING = FateDecision(Fate.LOST, "another queue of the topic has an earlier message")
+_NOT_FILED = FateDecision(Fate.LOST, "the broker was killed before it filed these messages")
 _UNKNOWN = FateDecision(
     Fate.UNKNOWN,
     "the store does not show whether the queue was lost, or its topic deleted and created again",
@@ -325,7 +329,7 @@ def decide(
         fate = _if_none_filed(root)
         return found | {key: _COMMITTED if key[0] in kept else fate for key in open_keys}
     begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
-    known = committed_ends(root)
+    known, filed_stop = committed_ends(root), cache(lambda: _filed_stop(root, log))
     for key in open_keys:
         queues = {other: queue for other, queue in seen.items() if other[0] == key[0]}
         alive = {other: begin for other, begin in begins.items() if other[0] == key[0]}
@@ -339,6 +343,8 @@ def decide(
             found[key] = _COMMITTED
         elif any(begin < seen[key].last for begin in alive.values()):
             found[key] = _SIBLING
+        elif seen[key].epochs[-1][0] >= filed_stop():
+            found[key] = _NOT_FILED
         else:
             found[key] = _UNKNOWN
     return found
@@ -355,6 +361,24 @@ def _if_none_filed(root: str) -> FateDecision:
         return FateDecision(Fate.LOST, "the store has no consume queue directory, which no broker deletes")
     known = committed_ends(root)
     return FateDecision(Fate.LOST, known[min(known)].evidence) if known else _UNKNOWN
+
+
+def _filed_stop(root: str, log: CommitLog) -> int:
+    """The physical offset behind the newest entry of all queues, if the messages behind it include the next
+    one of a queue with files: the broker was killed before it filed them. Else OFFSET_MAX.
+    """
+    queues = list[QueueBounds]()
+    for topic, queue_id, directory, kind in filed_queues(root, lambda _: True):
+        with suppress(StoreError):
+            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+            queues += [bounds] if bounds is not None and bounds.has_entries else []
+    ends, stop = Filing.behind(queues).ends, max(Filing.behind(queues).start - 1, log.min_offset)
+    for run in log.runs(stop, stop + _TAIL_SIZE):
+        found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
+        for first in np.unique(found.key, return_index=True)[1].tolist():
+            if ends.get(found.keys[found.key[first]], (-1, -1))[0] == found.offset[first]:
+                return stop
+    return OFFSET_MAX
 
 
 def _begins(

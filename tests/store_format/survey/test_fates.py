@@ -72,6 +72,25 @@ def _commit(root: Path, topic: str, queue_id: int, *, version: bool = True) -> N
     (root / "config/consumerOffset.json").write_text(json.dumps(value))
 
 
+@pytest.mark.parametrize("names", ["AB", "BA"])
+def test_a_broker_that_had_not_filed_other_queues_either_files_the_queue(tmp_path: Path, names: str) -> None:
+    """It files all that is behind the newest entry of all queues (CommitLog.recoverNormally)."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    for name in names:
+        store.put(name, files=False)
+    store.write()
+    assert _fates(tmp_path, ("B", 0)) == [Fate.LOST]
+
+
+def test_a_queue_that_alone_is_not_filed_may_be_deleted(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    store.put("B", files=False)
+    store.write()
+    assert _fates(tmp_path, ("B", 0)) == [Fate.UNKNOWN]
+
+
 def test_a_running_broker_dispatches_later_messages_soon(two: Path) -> None:
     shutil.rmtree(two / "consumequeue/T")
     last = MessageStore.open(str(two)).queue("Other", 3).range.bounds
