@@ -43,6 +43,7 @@ class BrokerStore:
     topics: dict[str, dict[str, object]] = field(default_factory=dict)
     _next: dict[QueueKey, int] = field(default_factory=dict)
     _dispatched: dict[QueueKey, int] = field(default_factory=dict)
+    _ahead: dict[QueueKey, int] = field(default_factory=dict)  # the last entry for which a file was made
 
     def __post_init__(self) -> None:
         self.end = self.begin
@@ -82,7 +83,8 @@ class BrokerStore:
             self._next[queue] = 0
             if not keeps_queues:
                 kept: dict[QueueKey, Any]
-                for kept in (self.entries, self.first, self.batches, self._dispatched, self.ext):
+                places = (self.first, self._dispatched, self._ahead)
+                for kept in (self.entries, self.batches, self.ext, *places):
                     kept.pop(queue, None)
 
     def put(
@@ -169,7 +171,8 @@ class BrokerStore:
             return
         if not entries:
             self.first[queue] = at
-        elif at != 0 and at < self.first[queue] + len(entries):
+        elif at != 0 and at < (end := self.first[queue] + len(entries)):
+            self._ahead[queue] = end  # the file of the next entry is made before it is seen that
             return  # "Build consume queue repeatedly"
         entries.append(oracle.cq_unit(*place, code))
         self._dispatched[queue] = sum(place)
@@ -186,7 +189,9 @@ class BrokerStore:
             first = self.first[topic, queue_id]
             blank = first % self.queue_entries
             before = [oracle.pre_blank_cq_unit()] * blank
-            self._write_queue("consumequeue", topic, queue_id, first - blank, before + entries)
+            is_ahead = self._ahead.get((topic, queue_id)) == (end := first + len(entries))
+            ahead = [bytes(ENTRY_SIZE)] if is_ahead and not end % self.queue_entries else []
+            self._write_queue("consumequeue", topic, queue_id, first - blank, before + entries + ahead)
         for (topic, queue_id), entries in self.batches.items():
             self._write_queue("batchconsumequeue", topic, queue_id, 0, entries)
         for (topic, queue_id), units in self.ext.items():
