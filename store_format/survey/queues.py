@@ -166,6 +166,11 @@ class StoredQueue:
 # ---- what the log says -------------------------------------------------------------------------------------
 
 
+def lost_max(per_file: int) -> int:
+    """How many queue offsets in a row may have no message, in a queue with `per_file` units a file."""
+    return min(_LOST_MAX, _LOST_FILES_MAX * per_file)
+
+
 class PlacedUnits(NamedTuple):
     """Units that belong at `start` and behind. Without a message they are `lost_units` or pre-blank."""
 
@@ -202,7 +207,7 @@ class QueuePlaces:
         too far away.
         """
         first, stop = int(rows["offset"][0]), int(rows["offset"][-1]) + 1
-        jump_max = min(_LOST_MAX, _LOST_FILES_MAX * self.per_file)
+        jump_max = lost_max(self.per_file)
         jump = max(first - self.stop, self.first - stop) if self.stop and not self.is_batch else 0
         if is_new:
             self.problem = None  # of messages of a deleted topic

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from store_format import MessageStore
+from store_format.commit.recover import recover
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.diagnose import diagnose
@@ -394,6 +395,21 @@ def test_a_second_message_with_offset_0_that_a_broker_files_is_named(
     assert found["queueOffset"].to_pylist() == [0, 1]
     (warning,) = caplog.messages
     assert "does not file all messages of 1 consume queues at their queue offsets: A-0" in warning
+
+
+def test_a_message_with_a_far_queue_offset_is_left_out_as_by_a_recovery(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = BrokerStore(tmp_path)
+    for _ in range(3):
+        store.put("A", 0)
+    store.put("A", 0, offset=1 << 40, files=False)
+    root = store.write(crashed=True)
+    before = MessageStore.open(str(root)).queue("A", 0).to_table()
+    assert before["queueOffset"].to_pylist() == [0, 1, 2]
+    assert "A-0: 1 messages have queue offsets far behind all others" in caplog.text
+    recover(str(root)).apply()
+    assert MessageStore.open(str(root)).queue("A", 0).to_table() == before
 
 
 def test_entries_behind_one_of_zeros_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
