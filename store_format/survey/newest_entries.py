@@ -46,7 +46,7 @@ from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, 
 from store_format.survey.fates import deleted_until, last_commit_ends
 from store_format.survey.gone import filing_behind
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, goes_on_to, has_own_entry
-from store_format.survey.queues import lost_max
+from store_format.survey.queues import without_far
 from store_format.survey.right_entries import (
     is_own,
     lacks_entry,
@@ -321,7 +321,7 @@ def _with_tail(
             found = MissingEntries(found.queue_offsets[kept], found.units[kept])
         end = queue.max_offset
         queue, entries = _without_cut(log, tail, queue, found) if _is_filled(queue) else (queue, found)
-        entries = _near(queue, entries)
+        entries = without_far(queue, entries)
         if known is not None:
             entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
         if len(entries.units):
@@ -362,22 +362,6 @@ def _missing_from_tail(
         hidden=tail.hidden,
         filing=filing,
     )
-
-
-def _near(queue: QueueRange, entries: MissingEntries) -> MissingEntries:
-    """The entries without those that are too far behind the queue, if they are not more than it has: their
-    queue offsets are damaged, and no recovery files them.
-    """
-    if queue.bounds is None or not _is_filled(queue):
-        return entries
-    lost = np.diff(entries.queue_offsets, prepend=queue.max_offset)
-    far = np.logical_or.accumulate(lost > lost_max(queue.bounds.file_size // CQ_UNIT.itemsize))
-    count = int(np.count_nonzero(far))
-    if not 0 < count <= queue.max_offset - queue.min_offset:
-        return entries
-    told = "%s-%d: %d messages have queue offsets far behind all others, the first %d, and are left out"
-    _log.warning(told, shown(queue.topic), queue.queue_id, count, int(entries.queue_offsets[far][0]))
-    return MissingEntries(entries.queue_offsets[~far], entries.units[~far])
 
 
 def _continuing(

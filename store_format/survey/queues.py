@@ -12,6 +12,7 @@ An address in consumequeue_ext counts as the right tags code (spec 3.4).
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import NO_FILING, Filing, pack_entries
+from store_format.consumequeue.dispatch import NO_FILING, Filing, MissingEntries, pack_entries
 from store_format.consumequeue.files import QueueKind, can_be_queue, queue_directory
+from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import (
     is_ext_address,
     lost_mask,
@@ -35,6 +37,7 @@ from store_format.consumequeue.units import (
     valid_units,
 )
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError
 from store_format.files.read import list_store_files, open_view
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
@@ -42,6 +45,8 @@ from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import LogQueue
 from store_format.survey.right_entries import Contradictions, is_flipped, leads_to_own, place_of_message
 from store_format.survey.scan import by_queue
+
+_log = logging.getLogger(__name__)
 
 _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
 _LOST_FILES_MAX = 256  # the same in files of the queue
@@ -166,9 +171,25 @@ class StoredQueue:
 # ---- what the log says -------------------------------------------------------------------------------------
 
 
-def lost_max(per_file: int) -> int:
+def _lost_max(per_file: int) -> int:
     """How many queue offsets in a row may have no message, in a queue with `per_file` units a file."""
     return min(_LOST_MAX, _LOST_FILES_MAX * per_file)
+
+
+def without_far(queue: QueueRange, entries: MissingEntries) -> MissingEntries:
+    """The entries without those that are too far behind the queue, if they are not more than it has: their
+    queue offsets are damaged, and no recovery files them.
+    """
+    if queue.bounds is None or queue.is_batch or queue.max_offset <= queue.min_offset:
+        return entries
+    lost = np.diff(entries.queue_offsets, prepend=queue.max_offset)
+    far = np.logical_or.accumulate(lost > _lost_max(queue.bounds.file_size // CQ_UNIT.itemsize))
+    count = int(np.count_nonzero(far))
+    if not 0 < count <= queue.max_offset - queue.min_offset:
+        return entries
+    told = "%s-%d: %d messages have queue offsets far behind all others, the first %d, and are left out"
+    _log.warning(told, shown(queue.topic), queue.queue_id, count, int(entries.queue_offsets[far][0]))
+    return MissingEntries(entries.queue_offsets[~far], entries.units[~far])
 
 
 class PlacedUnits(NamedTuple):
@@ -207,7 +228,7 @@ class QueuePlaces:
         too far away.
         """
         first, stop = int(rows["offset"][0]), int(rows["offset"][-1]) + 1
-        jump_max = lost_max(self.per_file)
+        jump_max = _lost_max(self.per_file)
         jump = max(first - self.stop, self.first - stop) if self.stop and not self.is_batch else 0
         if is_new:
             self.problem = None  # of messages of a deleted topic
