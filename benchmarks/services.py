@@ -23,6 +23,7 @@ from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, UNIQ_KEY
+from store_format.opened.store import Opened
 
 _BATCH = 100_000  # messages of a commit
 _LEVELS = (14, 15, 16, 17, 18)  # 10 minutes and more: nothing is due while the turns are measured
@@ -77,7 +78,7 @@ def measure_lateness(directory: Path, messages: int, commits: int) -> Lateness:
     ends: list[tuple[float, int]] = []  # (when a turn ended, in ms; how far level 1 was delivered)
 
     def note(reports: list[TurnReport]) -> None:
-        ends.append((time.time() * 1000, (read_delay_offsets(root) or {}).get(1, 0)))
+        ends.append((time.time() * 1000, (read_delay_offsets(Opened(root)) or {}).get(1, 0)))
 
     with Services(root, only=["schedule"], on_turn=note, apply=True):
         for i in range(commits):

@@ -32,6 +32,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
+from store_format.opened.store import Opened
 
 _IDLE_LOOKS = 200
 _APPENDS = 10
@@ -169,7 +170,7 @@ def _wait_for_rows(query: StreamingQuery, rows: int) -> None:
 def append_more(root: Path, filling: Filling, count: int) -> None:
     """So many messages more, to one queue after another, committed at once."""
     messages, _ = message_columns(filling, 0, count)
-    writer = StagingWriter(str(root), secrets.token_hex(8), sync=False)
+    writer = StagingWriter(Opened(str(root)), secrets.token_hex(8), sync=False)
     stage_columns(writer, messages)
     commit(str(root), [writer.close()], options=CommitOptions(sync=False))
 

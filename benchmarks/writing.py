@@ -24,6 +24,7 @@ from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.message.encode import encode
+from store_format.opened.store import Opened
 
 INDEXED = "three index entries a message"
 _TASKS = 2
@@ -102,7 +103,7 @@ class CommitPlace:
         settle(self._directory, self._filling)
 
     def _stage_task(self, chunks: list[tuple[int, int]]) -> StagedFile:
-        writer = StagingWriter(self._root, secrets.token_hex(8), sync=False)
+        writer = StagingWriter(Opened(self._root), secrets.token_hex(8), sync=False)
         for start, stop in chunks:
             stage_columns(writer, message_columns(self._filling, start, stop)[0])
         return writer.close()
@@ -151,7 +152,7 @@ def measure_small_commits(directory: Path, commits: int) -> list[SmallCommits]:
         spent, waited, files = [], [], 0
         for number in range(commits):
             messages, _ = message_columns(Filling(messages=_SMALL_ROWS, body_size=100), 0, _SMALL_ROWS)
-            writer = StagingWriter(store.path, secrets.token_hex(8), sync=sync)
+            writer = StagingWriter(store.opened, secrets.token_hex(8), sync=sync)
             stage_columns(writer, messages)
             staged = writer.close()
             begun = time.perf_counter()

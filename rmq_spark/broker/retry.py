@@ -141,18 +141,18 @@ def send_back(
         retry.send_back("/data/store", "CG_orders", [("Orders", 0, 17)], key=("fix-4711", 1))
     """
     store = Store.open(store) if isinstance(store, str) else store
-    root = store.path
+    opened = store.opened
     if key is not None:
         refuse_service_key(key[0])
-    refuse_store(root)
-    refuse_lost_log(root, store.log)
-    conf = broker_conf_of(root, broker_conf)
+    refuse_store(opened)
+    refuse_lost_log(opened, store.log)
+    conf = broker_conf_of(opened, broker_conf)
     settings = SendBackSettings(
         group, max_reconsume_times, conf.message_delay_levels_ms, store_host=store_host
     )
     staged, files = StagedBack(), list[StagedFile]()
-    if key is None or not read_ledger(root).has(key):  # The messages of a committed call may be deleted.
-        refuse_full_disk(root, disk_limit, conf, store.commit_log_paths)
+    if key is None or not read_ledger(opened).has(key):  # The messages of a committed call may be deleted.
+        refuse_full_disk(opened, disk_limit, conf, store.commit_log_paths)
         staged, files = _staged_copies(store, _found_messages(store, places), delay_level, settings)
     options = CommitOptions(
         new_topics=staged.new_topics,
@@ -162,7 +162,7 @@ def send_back(
     )
     if now_ms is not None:
         options = replace(options, clock=lambda: now_ms)
-    if not commit(root, files, key=key, options=options).committed:
+    if not commit(opened.path, files, key=key, options=options).committed:
         return SendBackResult(False)
     return SendBackResult(True, staged.retried, staged.dead_letters)
 
@@ -184,9 +184,9 @@ def _staged_copies(
 ) -> tuple[StagedBack, list[StagedFile]]:
     if not len(found):
         return StagedBack(), []
-    writer = StagingWriter(store.path, os.urandom(8).hex())
+    writer = StagingWriter(store.opened, os.urandom(8).hex())
     try:
-        crc_property = ends_with_crc_property(store.log, read_ledger(store.path))
+        crc_property = ends_with_crc_property(store.log, read_ledger(store.opened))
         staged = stage_send_back(writer, found, delay_level, settings, crc_property=crc_property)
         return staged, [writer.close()]
     except BaseException:
@@ -305,8 +305,8 @@ class ResendPlan:
         places = [(str(row["topic"]), int(row["queueId"]), int(row["queueOffset"])) for row, _ in waiting]
         new_topics = {}
         if any(is_retry_topic(target) for _, target in waiting):
-            new_topics[retry_topic(self.group)] = kept_group(session.root, self.group).retry_queue_nums
-        topics: Mapping[str, TopicConfig] = read_topics(session.root) or {}
+            new_topics[retry_topic(self.group)] = kept_group(session.opened.path, self.group).retry_queue_nums
+        topics: Mapping[str, TopicConfig] = read_topics(session.opened) or {}
         queue_nums = new_topics | {name: len(config.written_queue_ids) for name, config in topics.items()}
         found = find_places(session.store(), places)
         _refuse_others(found, [row for row, _ in waiting])
@@ -362,7 +362,7 @@ def resend(
     chosen = [row for row in rows if where.matches(row)][: where.limit]
     if to is not None:
         _refuse_targets(store, group, {to})
-    done = _read_done(store, group, read_ledger(store.path))
+    done = _read_done(store, group, read_ledger(store.opened))
     sent = frozenset(row["physicalOffset"] for row in chosen if done.has(row))
     why = _not_sent(store, group, [row for row in chosen if row["physicalOffset"] not in sent], to)
     left = tuple(
@@ -413,7 +413,7 @@ def _refuse_others(found: FoundPlaces, rows: Sequence[_Row]) -> None:
 
 
 def _refuse_targets(store: Store, group: str, targets: set[str]) -> None:
-    topics: Mapping[str, TopicConfig] = read_topics(store.path) or {}
+    topics: Mapping[str, TopicConfig] = read_topics(store.opened) or {}
     for target in sorted(targets):
         if target == retry_topic(group) and target not in topics:
             kept_group(store.path, group)
@@ -506,7 +506,7 @@ def _read_file(root: str) -> dict[str, _Done]:
 
 
 def _write_done(session: WriteSession, group: str, done: _Done) -> None:
-    states = _read_file(session.root) | {group: done}
+    states = _read_file(session.opened.path) | {group: done}
     groups = {
         name: {
             "turns": each.turns,
@@ -514,4 +514,4 @@ def _write_done(session: WriteSession, group: str, done: _Done) -> None:
         }
         for name, each in states.items()
     }
-    session.files.replace(_path(session.root), json.dumps({"version": 2, "groups": groups}).encode())
+    session.files.replace(_path(session.opened.path), json.dumps({"version": 2, "groups": groups}).encode())

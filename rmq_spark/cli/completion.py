@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from store_format.errors import StoreError
+from store_format.opened.store import Opened
 
 COMPLETE = "_RMQLOG_COMPLETE"
 _OFFERED_MAX = 500
@@ -69,7 +70,9 @@ def complete_topic(
     from store_format.metadata.read import read_topics
 
     def names(store: str) -> set[str]:
-        return {topic for topic, *_ in list_queues(store, lambda _: True)} | set(read_topics(store) or ())
+        return {topic for topic, *_ in list_queues(Opened(store), lambda _: True)} | set(
+            read_topics(Opened(store)) or ()
+        )
 
     return _offer_of_store(context, names, incomplete)
 
@@ -82,8 +85,8 @@ def complete_group(
     from store_format.metadata.read import read_subscription_groups
 
     def names(store: str) -> set[str]:
-        committed = {group for group, _ in read_committed(store).pairs()}
-        return committed | set(read_subscription_groups(store) or ())
+        committed = {group for group, _ in read_committed(Opened(store)).pairs()}
+        return committed | set(read_subscription_groups(Opened(store)) or ())
 
     return _offer_of_store(context, names, incomplete)
 

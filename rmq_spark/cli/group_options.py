@@ -45,14 +45,14 @@ def what_is_unknown(stores: list[MessageStore]) -> int:
 
     code = OK
     for store in stores:
-        left_out = sorted(groups_without_file(store.path))
+        left_out = sorted(groups_without_file(store.opened))
         if left_out:
             remark(
                 f"{len(left_out)} groups of consumerOffset.json are not shown: {first_names(left_out)}. A "
                 "broker with enableLmq has written lmqConsumerOffset.json later, and reads only that file"
             )
         try:
-            refuse_foreign_offsets(store.path)
+            refuse_foreign_offsets(store.opened)
         except UnsupportedFormatError as error:
             remark(f"unknown: {str(error).partition(';')[0]}")
             code = PARTIAL

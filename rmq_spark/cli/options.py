@@ -20,6 +20,7 @@ from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.names import did_you_mean
+from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -310,7 +311,7 @@ def broker_name(root: str) -> str:
     from store_format.read.store_root import broker_name_of
 
     try:
-        return broker_name_of(root)
+        return broker_name_of(Opened(root))
     except StoreError:
         return os.path.basename(root)
 

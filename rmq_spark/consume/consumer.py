@@ -28,6 +28,7 @@ from store_format.display.text import shown
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.java.text import utf16_key
 from store_format.names import did_you_mean
+from store_format.opened.store import Opened
 
 if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
@@ -116,7 +117,7 @@ def consuming_group(root: str, name: str, *, is_broadcasting: bool = False) -> S
     from store_format.metadata.read import read_subscription_groups
     from store_format.metadata.values import SubscriptionGroup
 
-    groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(root) or {}
+    groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(Opened(root)) or {}
     group = groups.get(name, SubscriptionGroup(name))
     if not group.consume_enable:
         raise _refusal(root, name, "that may consume", "consumeEnable=false", "-s true")

@@ -35,6 +35,7 @@ from store_format.metadata.group_offsets import (
 )
 from store_format.metadata.read import read_local_offsets
 from store_format.names import did_you_mean
+from store_format.opened.store import Opened
 from store_format.pop.log import note_moved
 
 _log = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class StoreOffsets(_Saver):
     def check(self) -> None:
         """Raises StoreInUseError if a broker has opened a store, StoreWriteError if one is not writable."""
         for root in self._roots.values():
-            refuse_foreign_offsets(root)
+            refuse_foreign_offsets(Opened(root))
             try:
                 with StoreLock(root, timeout=_WAIT_SECONDS) as lock:
                     lock.refuse_other_openers()
@@ -135,13 +136,13 @@ class StoreOffsets(_Saver):
                 ) from error
 
     def identity(self) -> object:
-        return tuple(offsets_identity(root) for root in self._roots.values())
+        return tuple(offsets_identity(Opened(root)) for root in self._roots.values())
 
     def read(self) -> dict[MessageQueue, int]:
         return {
             MessageQueue(topic, broker_name, queue_id): offset
             for broker_name, root in self._roots.items()
-            for (topic, queue_id), offset in read_group_offsets(root, self.group).items()
+            for (topic, queue_id), offset in read_group_offsets(Opened(root), self.group).items()
         }
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
@@ -162,10 +163,15 @@ class StoreOffsets(_Saver):
             wait = 0.0 if self._failing else self._lock_timeout
             with CheckedLock(root, timeout=wait):
                 write_group_offsets_held(
-                    root, self.group, part, timestamp=now, is_reset=is_reset, files=FileWrites(sync=True)
+                    Opened(root),
+                    self.group,
+                    part,
+                    timestamp=now,
+                    is_reset=is_reset,
+                    files=FileWrites(sync=True),
                 )
                 if is_reset:
-                    note_moved(root, self.group, part)
+                    note_moved(Opened(root), self.group, part)
 
 
 class LocalOffsets(_Saver):

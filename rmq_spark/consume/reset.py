@@ -247,7 +247,7 @@ def _queues_of(stores: Sequence[MessageStore], topics: set[str]) -> dict[Message
     """The queues of these topics: those with files, and those below readQueueNums, None without a message."""
     found: dict[MessageQueue, Queue | None] = {}
     for store in stores:
-        configured: Mapping[str, TopicConfig] = read_topics(store.path) or {}
+        configured: Mapping[str, TopicConfig] = read_topics(store.opened) or {}
         for topic in topics & set(configured):
             found |= {
                 MessageQueue(topic, store.broker_name, queue_id): None

@@ -334,11 +334,11 @@ def write_groups(store: MessageStore, end_ms: int) -> None:
     """The groups and their offsets."""
     with CheckedLock(store.path):
         for group in _GROUPS:
-            add_subscription_group(store.path, group, timestamp=end_ms, files=FileWrites(sync=False))
+            add_subscription_group(store.opened, group, timestamp=end_ms, files=FileWrites(sync=False))
     for group, (topics, behind_ms) in _GROUPS.items():
         topics = (*topics, *([_RETRIES] if group == _MAIL_GROUP else []))
         offsets = {
             queue.key: queue.offset_at(end_ms - behind_ms) if behind_ms else queue.max_offset
             for queue in store.queues(frozenset(topics).__contains__)
         }
-        write_group_offsets(store.path, group, offsets, timestamp=end_ms, files=FileWrites(sync=False))
+        write_group_offsets(store.opened, group, offsets, timestamp=end_ms, files=FileWrites(sync=False))

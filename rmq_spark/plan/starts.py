@@ -178,7 +178,7 @@ def _configured_queues(stores: Sequence[Store]) -> dict[tuple[str, str], range]:
     return {
         (name, store.broker_name): topic.queue_ids
         for store in stores
-        for name, topic in (known_topics(store.path) or {}).items()
+        for name, topic in (known_topics(store.opened) or {}).items()
     }
 
 
@@ -286,7 +286,7 @@ class Starts:
 
 def _warn_of_nothing(stores: Sequence[Store], group: str) -> None:
     """A misspelt group would look like a group with nothing to read."""
-    known = {name for store in stores for name in known_groups(store.path)} - {group}
+    known = {name for store in stores for name in known_groups(store.opened)} - {group}
     hint = did_you_mean(group, sorted(known), "groups")
     _log.warning(
         "group %s has no committed offset in the queues read, so a batch read begins at their ends and "
@@ -355,7 +355,7 @@ def subscribe_set(stores: Iterable[Store], choice: MessageChoice, group: str) ->
     found: set[MessageQueue] = set()
     for store in stores:
         chooses = _subscribed(store, choice, group)
-        configured = known_topics(store.path)
+        configured = known_topics(store.opened)
         if configured is None:
             queues = [(queue.topic, queue.queue_id) for queue in store.queues(chooses)]
         else:
@@ -379,7 +379,7 @@ def _subscribed(store: Store, choice: MessageChoice, group: str) -> Callable[[st
 
     @cache
     def owners() -> RetryOwners:  # only stores with a candidate pay for it
-        return RetryOwners.read(store.path, known_topics(store.path) or store.topics())
+        return RetryOwners.read(store.opened, known_topics(store.opened) or store.topics())
 
     def chooses(topic: str) -> bool:
         if topic == retry_topic(group) or choice.chooses_by_name(topic):

@@ -397,7 +397,7 @@ class _StreamGroup:
     def _shared(self) -> Sequence[MessageQueue]:
         """All queues that the members share. Read again only if a topics.json has changed."""
         stores = self._stores
-        topics = tuple(known_topics(store.path) for store in stores.stores)
+        topics = tuple(known_topics(store.opened) for store in stores.stores)
         seen = topics, stores.version if None in topics else 0
         if seen != self._queues_seen:
             queues = subscribe_set(stores.stores, stores.options.choice, self._options.group)

@@ -81,7 +81,7 @@ class StreamStores:
         return len(self.followers) == len(self._unnamed)
 
     def _is_named(self, store: Store) -> bool:
-        return self.options.broker_name is not None or has_config(store.path)
+        return self.options.broker_name is not None or has_config(store.opened)
 
     def _named(self, place: int) -> StoreFollower | None:
         """The follower of a store whose broker name was unknown, opened again with the name it has now.

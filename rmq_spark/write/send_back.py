@@ -36,6 +36,7 @@ from store_format.errors import (
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import DELAY_LEVELS_MS, dead_letter_topic, retry_topic
+from store_format.opened.store import Opened
 from store_format.read.stored_messages import FoundPlaces, find_places
 from store_format.store import MessageStore
 
@@ -110,10 +111,11 @@ def kept_group(root: str, group: str) -> SubscriptionGroup:
     read no others. Raises OptionError for a group that keeps no retries, and IllegalMessageError if the retry
     or dead letter topic does not allow writes.
     """
-    groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(root) or {}
+    opened = Opened(root)
+    groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(opened) or {}
     config = groups.get(group, SubscriptionGroup(group))
     refuse_without_retries(config)
-    topics: Mapping[str, TopicConfig] = read_topics(root) or {}
+    topics: Mapping[str, TopicConfig] = read_topics(opened) or {}
     for topic in (retry_topic(group), dead_letter_topic(group)):
         if topic in topics and not topics[topic].writable:
             raise IllegalMessageError(
@@ -289,7 +291,7 @@ def commit_send_back(
     group = target.options.send_back
     assert group is not None
     rows = pa.concat_tables([_PLACES.empty_table(), *places])
-    is_committed = key is not None and any(read_ledger(store.root).has(key) for store in target.stores)
+    is_committed = key is not None and any(read_ledger(store.opened).has(key) for store in target.stores)
     staged, counts = Staged({}, ()), StagedBack()
     try:
         if not (is_committed and keeps_key):
@@ -318,7 +320,7 @@ def _staged_copies_of(target: WriteTarget, group: str, places: pa.Table) -> tupl
         if not len(rows):
             continue
         writer = StagingWriter(
-            store.root, target.write, sync=is_sync(target), makes_directory=not target.is_begun
+            store.opened, target.write, sync=is_sync(target), makes_directory=not target.is_begun
         )
         try:
             part = _stage_store(writer, target, store, group, rows)

@@ -118,7 +118,7 @@ class _Staging:
     def _append(self, place: int, messages: ProducedMessages) -> None:
         options, store = self._target.options, self._target.stores[place]
         queues, queue_index = messages.queues()
-        refuse_timer(store.root, {topic for topic, _ in queues}, self._target.routes.stores[place].topics)
+        refuse_timer(store.opened, {topic for topic, _ in queues}, self._target.routes.stores[place].topics)
         columns = messages.columns(options.store_host or (own_address(), _STORE_PORT))
         hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
         self._writer(place).append(
@@ -139,7 +139,7 @@ class _Staging:
             if store.is_new and not self._target.is_begun:
                 make_root(store.root)
             self._writers[place] = StagingWriter(
-                store.root,
+                store.opened,
                 self._target.write,
                 sync=is_sync(self._target),
                 makes_directory=not self._target.is_begun,
@@ -172,7 +172,7 @@ def begin_write(target: WriteTarget) -> WriteTarget:
     for store in target.open_stores:
         if store.is_new:
             make_root(store.root)
-        begin_staging(store.root, target.write, sync=is_sync(target))
+        begin_staging(store.opened, target.write, sync=is_sync(target))
     return replace(target, is_begun=True)
 
 

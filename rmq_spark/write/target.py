@@ -28,6 +28,7 @@ from store_format.files.lock import described, foreign_holder, lock_holder
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import BrokerConf, known_topics, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
+from store_format.opened.store import Opened
 from store_format.read.store_root import store_roots
 from store_format.store import MessageStore
 from store_format.survey.gone import refuse_lost_log
@@ -48,6 +49,11 @@ class TargetStore:
     closed: str | None = None  # why the store cannot be written to now
     is_new: bool = False
     was_missing: bool = False
+
+    @property
+    def opened(self) -> Opened:
+        """The store as one value, for the functions that take it."""
+        return Opened(self.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ def open_target(options: WriteOptions) -> WriteTarget:
             )
     routes = Routes.of(
         [
-            StoreTopics(name, dict(read_topics(store.root) or {}), store.closed)
+            StoreTopics(name, dict(read_topics(store.opened) or {}), store.closed)
             for name, store in by_name.items()
         ],
         auto_create=options.auto_create_topic_enable,
@@ -120,11 +126,12 @@ def given_settings(options: WriteOptions, broker_name: str) -> StoreSettings:
 
 
 def _only(root: str, options: WriteOptions) -> TargetStore:
+    opened = Opened(root)
     was_missing = not os.path.isdir(root)
     if not was_missing:
-        refuse_store(root)
+        refuse_store(opened)
     is_new = not is_store(root)
-    conf = broker_conf_of(root, options.broker_conf)
+    conf = broker_conf_of(opened, options.broker_conf)
     held, full = _held(root, options), _full(root, options, conf)
     if held:
         raise StoreInUseError(f"{root} is {held}; stop the broker, or write to another store")
@@ -139,23 +146,25 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
 
 
 def _member(root: str, options: WriteOptions) -> TargetStore:
+    opened = Opened(root)
     if options.new_store.broker_name is not None:
         raise OptionError(
             f"brokerName names one store, and {options.path} is a cluster; "
             "leave it out: each store has the name of its broker"
         )
-    refuse_store(root)
-    conf = broker_conf_of(root, options.broker_conf)
+    refuse_store(opened)
+    conf = broker_conf_of(opened, options.broker_conf)
     return _existing(root, options, conf, _held(root, options) or _full(root, options, conf))
 
 
 def _existing(root: str, options: WriteOptions, conf: BrokerConf, closed: str | None) -> TargetStore:
+    opened = Opened(root)
     store = MessageStore.open(root, broker_name=options.new_store.broker_name)
-    refuse_lost_log(root, store.log)
-    settings = settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
+    refuse_lost_log(opened, store.log)
+    settings = settings_of(opened, store.log, store.broker_name, given_settings(options, store.broker_name))
     _refuse_other_settings(root, options.new_store, settings)
-    crc_property = ends_with_crc_property(store.log, read_ledger(root))
-    is_old = options.transaction is not None and is_broker_49(root)
+    crc_property = ends_with_crc_property(store.log, read_ledger(opened))
+    is_old = options.transaction is not None and is_broker_49(opened)
     return TargetStore(root, settings, conf, crc_property, is_old, closed)
 
 
@@ -187,12 +196,13 @@ def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSet
 
 def _own_names(root: str) -> list[str]:
     """The broker names in the store: from its settings, else (since 5.0) its topics named after brokers."""
-    settings = read_settings(root)
+    opened = Opened(root)
+    settings = read_settings(opened)
     if settings is not None:
         return [settings.broker_name]
     return [
         topic.removeprefix(SYNC_MEMBER_PREFIX)
-        for topic in known_topics(root) or ()
+        for topic in known_topics(opened) or ()
         if topic.startswith(SYNC_MEMBER_PREFIX)
     ]
 
@@ -207,4 +217,4 @@ def _held(root: str, options: WriteOptions) -> str | None:
 def _full(root: str, options: WriteOptions, conf: BrokerConf) -> str | None:
     """Why a broker on these disks would refuse to write."""
     given = options.disk_used_percent_max
-    return full_disk(root, (), conf.disk_warning_percent if given is None else given)
+    return full_disk(Opened(root), (), conf.disk_warning_percent if given is None else given)

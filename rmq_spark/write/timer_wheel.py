@@ -43,6 +43,7 @@ from store_format.metadata.timer_write import (
     write_timer_wheel,
 )
 from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC
+from store_format.opened.store import Opened
 from store_format.read.snapshot import take_snapshot
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored
@@ -88,10 +89,11 @@ def put_late_in_wheel(root: str, first_ms: int, options: CommitOptions) -> None:
     `first_ms` is the earliest TIMER_OUT_MS of the messages that were committed now. They may have been staged
     long before, and the service may have read their slots meanwhile.
     """
-    check = read_timer_check(config_path(root, "timercheck"))
+    opened = Opened(root)
+    check = read_timer_check(config_path(opened, "timercheck"))
     if check is None or first_ms >= check.last_read_time:
         return
-    conf = with_wheel_precision(root, broker_conf_of(root, options.conf))
+    conf = with_wheel_precision(opened, broker_conf_of(opened, options.conf))
     if conf.timer_stop_enqueue:
         return
     try:
@@ -107,7 +109,7 @@ def put_late_in_wheel(root: str, first_ms: int, options: CommitOptions) -> None:
 
 def put_in_wheel(session: WriteSession, conf: BrokerConf, now_ms: int) -> None:
     """Puts all messages of the timer topic into the wheel, and delivers none."""
-    check = read_timer_check(config_path(session.root, "timercheck")) or TimerCheck()
+    check = read_timer_check(config_path(session.opened, "timercheck")) or TimerCheck()
     # Also after a turn that a crash broke off:
     read_ms = session.ledger().resume(TIMER_PART, check.last_read_time, session.store().log)
     precision = conf.timer_precision_ms
@@ -129,7 +131,7 @@ def fill_wheel(
     queue = timer_queue(store)
     if queue is None:
         return None
-    state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
+    state = recover_timer(store.opened, conf.timer_precision_ms, conf.timer_log_file_size)
     turn = WheelTurn(store, conf, state, times, state.check.last_timer_queue_offset, waiting=waiting)
     if state.has_lost_units:
         enqueue_again(turn, queue)
@@ -147,7 +149,7 @@ def save_timer(turn: WheelTurn, session: WriteSession, read_ms: int, now_ms: int
     """Writes timercheck, with slots read up to `read_ms`, and the counts of what waits."""
     save_check(turn, session, read_ms, now_ms)
     try:
-        write_timer_metrics(session.root, turn.waiting, timestamp=now_ms, files=session.files)
+        write_timer_metrics(session.opened, turn.waiting, timestamp=now_ms, files=session.files)
     except CorruptStoreError as error:  # only statistics: a broker counts again at night
         _log.warning("%s", error)
 
@@ -161,8 +163,8 @@ def save_check(turn: WheelTurn, session: WriteSession, read_ms: int, now_ms: int
         log_end=turn.state.end,
         now_ms=now_ms,
     )
-    aside = f"{session.root}/{OWN_DIRECTORY}/timercheck.new"
-    write_timer_check(session.root, turn.state.check, session.files, aside=aside)
+    aside = f"{session.opened.path}/{OWN_DIRECTORY}/timercheck.new"
+    write_timer_check(session.opened, turn.state.check, session.files, aside=aside)
 
 
 def real_topics(messages: StoredMessages) -> list[str]:
@@ -175,7 +177,7 @@ def timer_queue(store: Store) -> Queue | None:
     """The queue of the timer topic; None if no timer message was ever stored."""
     if not store.has_consume_queues:
         raise lost_queue(f"{store.path}/consumequeue")
-    taken = take_snapshot(store.path, store.log.relisted(), store.state, TIMER_TOPIC.__eq__)
+    taken = take_snapshot(store.opened, store.log.relisted(), store.state, TIMER_TOPIC.__eq__)
     damage = taken.damaged.get((TIMER_TOPIC, 0))
     if damage is not None:
         raise damage

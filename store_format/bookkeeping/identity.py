@@ -24,6 +24,7 @@ from store_format.files import paths
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 
 # ---- a staged pair of files --------------------------------------------------------------------------------
 
@@ -91,15 +92,15 @@ class StagedFile:
         refuse_types(staged)
         return staged
 
-    def records_path(self, root: str) -> str:
-        return f"{staging_path(root, self.write)}/{self.name}{RECORDS_SUFFIX}"
+    def records_path(self, opened: Opened) -> str:
+        return f"{staging_path(opened, self.write)}/{self.name}{RECORDS_SUFFIX}"
 
-    def meta_path(self, root: str) -> str:
-        return f"{staging_path(root, self.write)}/{self.name}.meta"
+    def meta_path(self, opened: Opened) -> str:
+        return f"{staging_path(opened, self.write)}/{self.name}.meta"
 
 
-def staging_path(root: str, write: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/{STAGING}/{write}"
+def staging_path(opened: Opened, write: str) -> str:
+    return f"{opened.path}/{OWN_DIRECTORY}/{STAGING}/{write}"
 
 
 _ID_SIZE_MAX = 256
@@ -126,9 +127,9 @@ class ClusterMember(NamedTuple):
     id: str
 
 
-def log_place(root: str, directory: str, files: FileWrites) -> LogPlace:
+def log_place(opened: Opened, directory: str, files: FileWrites) -> LogPlace:
     """The name of a commitlog directory. A directory outside of the store gets an id if it has none."""
-    real_root, real = paths.real(root), paths.real(directory)
+    real_root, real = paths.real(opened.path), paths.real(directory)
     if paths.is_inside(real, real_root):
         return LogPlace(paths.relative(real, real_root))
     path = log_id_path(directory)
@@ -143,11 +144,11 @@ def log_place(root: str, directory: str, files: FileWrites) -> LogPlace:
         ) from error
 
 
-def is_log_place(root: str, place: LogPlace, directory: str) -> bool:
-    """Whether `directory` is this place of the store at `root`, as far as its id or its path says."""
+def is_log_place(opened: Opened, place: LogPlace, directory: str) -> bool:
+    """Whether `directory` is this place of the store at `opened`, as far as its id or its path says."""
     if place.id:
         return _read_id(log_id_path(directory)) == place.id
-    return paths.real(paths.join(root, place.path)) == paths.real(directory)
+    return paths.real(paths.join(opened.path, place.path)) == paths.real(directory)
 
 
 def log_id_path(directory: str) -> str:
@@ -159,18 +160,18 @@ def log_id_path(directory: str) -> str:
     return f"{paths.real(directory)}.rmqlog-id"
 
 
-def store_id_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/id"
+def store_id_path(opened: Opened) -> str:
+    return f"{opened.path}/{OWN_DIRECTORY}/id"
 
 
-def read_store_id(root: str) -> str | None:
-    """The id of the store at `root`; None for a missing store, and for a store without an id."""
-    return _read_id(store_id_path(root))
+def read_store_id(opened: Opened) -> str | None:
+    """The id of the store at `opened`; None for a missing store, and for a store without an id."""
+    return _read_id(store_id_path(opened))
 
 
-def named_member(root: str, files: FileWrites) -> ClusterMember:
+def named_member(opened: Opened, files: FileWrites) -> ClusterMember:
     """The name of a store in the commits of its cluster. The store gets an id if it has none."""
-    return ClusterMember(_name_of(root), _made_id(store_id_path(root), files))
+    return ClusterMember(_name_of(opened), _made_id(store_id_path(opened), files))
 
 
 def separate_copies(
@@ -182,23 +183,25 @@ def separate_copies(
     """
     by_id: dict[str, list[str]] = {}
     for root in roots:
-        id_ = read_store_id(root)
+        id_ = read_store_id(Opened(root))
         if id_ is not None:
             by_id.setdefault(id_, []).append(root)
     for id_, same in by_id.items():
-        kept = next((root for root in same if is_known(root, ClusterMember(_name_of(root), id_))), same[0])
+        kept = next(
+            (root for root in same if is_known(root, ClusterMember(_name_of(Opened(root)), id_))), same[0]
+        )
         for root in same:
             if root != kept:
-                _make_id(store_id_path(root), files)
+                _make_id(store_id_path(Opened(root)), files)
 
 
-def _name_of(root: str) -> str:
-    return paths.base_name(paths.absolute(root))
+def _name_of(opened: Opened) -> str:
+    return paths.base_name(paths.absolute(opened.path))
 
 
-def member_path(root: str, member: ClusterMember) -> str:
-    """Where the store at `root` expects another store of its cluster: beside itself."""
-    return paths.join(paths.parent(paths.absolute(root)), member.name)
+def member_path(opened: Opened, member: ClusterMember) -> str:
+    """Where the store at `opened` expects another store of its cluster: beside itself."""
+    return paths.join(paths.parent(paths.absolute(opened.path)), member.name)
 
 
 def members_from(values: object) -> tuple[ClusterMember, ...]:

@@ -52,6 +52,7 @@ from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
 from store_format.message.locate import locate
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -117,10 +118,10 @@ class Journal:
     def units(self) -> int:
         return sum(each.units for each in self.staged)
 
-    def times_path(self, root: str) -> str | None:
+    def times_path(self, opened: Opened) -> str | None:
         """The staged file with one store time (8 bytes) for each message, if there is one."""
         name = self.store_timestamps
-        return None if name is None else f"{staging_path(root, self.staged[0].write)}/{name}"
+        return None if name is None else f"{staging_path(opened, self.staged[0].write)}/{name}"
 
 
 def _journal(value: Any) -> Journal:  # Any: JSON
@@ -167,54 +168,56 @@ def _refuse_parts(journal: Journal) -> None:
             raise ValueError(f"{other!r:.100}")
 
 
-def journal_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/journal.json"
+def journal_path(opened: Opened) -> str:
+    return f"{opened.path}/{OWN_DIRECTORY}/journal.json"
 
 
-def read_journal(root: str) -> Journal | None:
+def read_journal(opened: Opened) -> Journal | None:
     """The journal of a commit that is under way or was broken off; None without one.
 
     A journal that a power loss has left without its bytes is none: it was that of a commit with ASYNC_FLUSH,
     which may be lost as a whole.
     """
-    path = journal_path(root)
+    path = journal_path(opened)
     data = read_bytes(path)
     return None if data is None or is_lost(data) else Journal.from_bytes(data, path)
 
 
-def write_journal(root: str, journal: Journal, files: FileWrites) -> None:
-    files.replace(journal_path(root), journal.to_bytes())
+def write_journal(opened: Opened, journal: Journal, files: FileWrites) -> None:
+    files.replace(journal_path(opened), journal.to_bytes())
 
 
 # ---- abort -------------------------------------------------------------------------------------------------
 
 
-def abort_mark(root: str) -> str | None:
+def abort_mark(opened: Opened) -> str | None:
     """The journal id in `abort`; "" for an `abort` of a broker, without our mark; None without the file."""
-    data = read_bytes(f"{root}/abort", _ABORT_SIZE_MAX)
+    data = read_bytes(f"{opened.path}/abort", _ABORT_SIZE_MAX)
     if data is None:
         return None
     text = data.decode("ascii", "replace")
     return text[len(_MARK) :].strip() if text.startswith(_MARK) else ""
 
 
-def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
+def write_abort_mark(opened: Opened, journal_id: str, files: FileWrites) -> None:
     """A broker never reads the text; it recovers if the file exists (DefaultMessageStore.isTempFileExist)."""
     files.replace(
-        f"{root}/abort", f"{_MARK}{journal_id}\n".encode(), aside=f"{root}/{OWN_DIRECTORY}/abort.new"
+        f"{opened.path}/abort",
+        f"{_MARK}{journal_id}\n".encode(),
+        aside=f"{opened.path}/{OWN_DIRECTORY}/abort.new",
     )
 
 
-def write_crash_mark(root: str, files: FileWrites) -> None:
+def write_crash_mark(opened: Opened, files: FileWrites) -> None:
     """Makes the store one that a broker has left by a crash."""
-    files.replace(f"{root}/abort", b"", aside=f"{root}/{OWN_DIRECTORY}/abort.new")
+    files.replace(f"{opened.path}/abort", b"", aside=f"{opened.path}/{OWN_DIRECTORY}/abort.new")
 
 
-def state_of(root: str, journal: Journal | None) -> State:
+def state_of(opened: Opened, journal: Journal | None) -> State:
     """The state of the commit of this journal (`read_journal`); of the store without a journal."""
-    last = None if journal is None else read_ledger(root).last
+    last = None if journal is None else read_ledger(opened).last
     in_ledger = journal is not None and last is not None and last.journal == journal.id
-    return _state(journal, abort_mark(root), in_ledger=in_ledger)
+    return _state(journal, abort_mark(opened), in_ledger=in_ledger)
 
 
 def _state(journal: Journal | None, mark: str | None, *, in_ledger: bool) -> State:
@@ -244,19 +247,19 @@ class CommitState:
     ledger: tuple[int, int, int] | None
 
 
-def read_commit_state(root: str) -> CommitState:
+def read_commit_state(opened: Opened) -> CommitState:
     """The state of the commit, by three reads that mostly find no file.
 
     They are read in the reverse order of a commit's last steps. The commit writes the ledger first, then
     removes `abort`, then the journal: while the ledger is the old one, a batch that has begun shows in the
     two files read before.
     """
-    journal = read_journal(root)
-    mark = abort_mark(root)
-    ledger = stat_identity(ledger_path(root))
+    journal = read_journal(opened)
+    mark = abort_mark(opened)
+    ledger = stat_identity(ledger_path(opened))
     # The ledger decides nothing for a reader, unless a copy lacks `abort`.
     uncommitted = _state(journal, mark, in_ledger=False).reading is Reading.TO_BASE or (
-        journal is not None and mark is None and _lacks_entries(root, journal)
+        journal is not None and mark is None and _lacks_entries(opened, journal)
     )
     return CommitState(
         journal.base if journal is not None and uncommitted else None,
@@ -266,17 +269,19 @@ def read_commit_state(root: str) -> CommitState:
     )
 
 
-def _lacks_entries(root: str, journal: Journal) -> bool:
+def _lacks_entries(opened: Opened, journal: Journal) -> bool:
     """Whether the log has messages of the commit that are in no queue, and the ledger lacks the commit: no
     broker has run since, although `abort` is missing, as in a copy. A broker files all messages in the log.
     """
     with suppress(StoreError):  # who needs the file raises the error
-        log = CommitLog.open([paths.join(root, place.path) for place in journal.log_places], FileCache())
-        if state_of(root, journal).writing is Writing.CONCLUDE:
+        log = CommitLog.open(
+            [paths.join(opened.path, place.path) for place in journal.log_places], FileCache()
+        )
+        if state_of(opened, journal).writing is Writing.CONCLUDE:
             return False
         stops = dict[QueueKey, int]()
         for queue in journal.queues:
-            bounds = queue_bounds("simple", queue_directory(root, *queue), *queue, log.min_offset)
+            bounds = queue_bounds("simple", queue_directory(opened, *queue), *queue, log.min_offset)
             stops[queue] = 0 if bounds is None else bounds.max_offset
         stop = journal.base + sum(each.records_size + log.file_size for each in journal.staged)
         for run in log.runs(journal.base, min(stop, log.stop)):
@@ -287,32 +292,32 @@ def _lacks_entries(root: str, journal: Journal) -> bool:
     return False
 
 
-def committed_end(root: str) -> int | None:
+def committed_end(opened: Opened) -> int | None:
     """A physical offset before which all our batches are complete, now and later.
 
     None if nothing was ever committed. The ledger is read first: a batch that is noted there only afterwards
     has not been concluded, and one that is noted there before is either concluded or the journal's.
     """
-    last = read_ledger(root).last
-    base = read_commit_state(root).base
+    last = read_ledger(opened).last
+    base = read_commit_state(opened).base
     if base is not None:
         return base
     return last.stop if last is not None else None
 
 
-def rebuild_path(root: str) -> str:
+def rebuild_path(opened: Opened) -> str:
     """A directory that exists while consume queues are rebuilt; its entries change with each moved queue."""
-    return f"{root}/{OWN_DIRECTORY}/rebuild"
+    return f"{opened.path}/{OWN_DIRECTORY}/rebuild"
 
 
-def note_path(root: str) -> str:
+def note_path(opened: Opened) -> str:
     """What a rebuild has proved, written at its end (see `append_position`)."""
-    return f"{root}/{OWN_DIRECTORY}/queues.json"
+    return f"{opened.path}/{OWN_DIRECTORY}/queues.json"
 
 
-def rebuild_state(root: str) -> tuple[frozenset[str], tuple[int, int, int] | None]:
+def rebuild_state(opened: Opened) -> tuple[frozenset[str], tuple[int, int, int] | None]:
     """What a reader compares before and after it lists which queues have files; mostly two missing files."""
-    return entry_names(rebuild_path(root), missing_ok=True), stat_identity(note_path(root))
+    return entry_names(rebuild_path(opened), missing_ok=True), stat_identity(note_path(opened))
 
 
 # ---- the states of a commit --------------------------------------------------------------------------------
@@ -428,31 +433,31 @@ class StoreState(StrEnum):
     CRASHED = "crashed"  # nobody holds the lock, but a broker's abort file is there
 
 
-def store_state(root: str) -> StoreState:
-    """The state of the store at `root` now.
+def store_state(opened: Opened) -> StoreState:
+    """The state of the store at `opened` now.
 
     An `abort` file with the mark of this project is no crash: readers hide a commit that was broken off, and
     a commit without flush is complete.
     """
-    if lock_holder(f"{root}/lock") is not None:
+    if lock_holder(f"{opened.path}/lock") is not None:
         return StoreState.LIVE
-    return StoreState.CRASHED if abort_mark(root) == "" else StoreState.CLEAN
+    return StoreState.CRASHED if abort_mark(opened) == "" else StoreState.CLEAN
 
 
 # ---- the doorbell ------------------------------------------------------------------------------------------
 
 
-def doorbell_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/doorbell"
+def doorbell_path(opened: Opened) -> str:
+    return f"{opened.path}/{OWN_DIRECTORY}/doorbell"
 
 
-def ring_doorbell(root: str, files: FileWrites) -> None:
+def ring_doorbell(opened: Opened, files: FileWrites) -> None:
     """Tells other processes that messages were committed. Costs one system call, about 2 µs.
 
     A failure is logged and raises nothing: the commit has happened, and whoever waits looks at the store
     about every second anyway.
     """
     try:
-        files.touch(doorbell_path(root))
+        files.touch(doorbell_path(opened))
     except (StoreError, OSError) as error:
         _log.info("%s; processes that wait for messages notice the commit up to a second later", error)

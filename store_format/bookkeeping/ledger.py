@@ -45,6 +45,7 @@ from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 
 QUEUES_MAX = 1000  # whose ends are kept: those that were written to last
 JOB_KEYS_MAX = 500  # keys of batch jobs that are kept: those of the newest commits
@@ -294,20 +295,20 @@ _NAMES = tuple(field.name for field in fields(LedgerEntry))
 _values_of = attrgetter(*_NAMES)
 
 
-def ledger_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/ledger.json"
+def ledger_path(opened: Opened) -> str:
+    return f"{opened.path}/{OWN_DIRECTORY}/ledger.json"
 
 
-def read_ledger(root: str) -> Ledger:
+def read_ledger(opened: Opened) -> Ledger:
     """The ledger; an empty one without a file. Raises CorruptStoreError for a file that is not a ledger.
 
     The ledger of a commit with ASYNC_FLUSH may be lost with the power. Then that of the last flush counts.
     """
-    path = ledger_path(root)
+    path = ledger_path(opened)
     data, before = read_bytes(path), None
     if is_lost(data):
-        before = read_bytes(_backup_path(root))
-    return _parsed(data, path) if before is None else _parsed(before, _backup_path(root))
+        before = read_bytes(_backup_path(opened))
+    return _parsed(data, path) if before is None else _parsed(before, _backup_path(opened))
 
 
 def is_lost(data: bytes | None) -> bool:
@@ -363,31 +364,31 @@ def _ledger_entry(value: Mapping[str, Any]) -> LedgerEntry:  # Any: JSON
     return entry
 
 
-def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
+def write_ledger(opened: Opened, ledger: Ledger, files: FileWrites) -> None:
     """Replaces the ledger. Without a wait for the disk, the one that is there is kept for a
     power loss, until `drop_backup`."""
-    path, backup = ledger_path(root), _backup_path(root)
+    path, backup = ledger_path(opened), _backup_path(opened)
     if not files.is_sync and stat_identity(backup) is None:
         FileWrites(sync=True).replace(backup, read_bytes(path) or json.dumps(_as_value(Ledger())).encode())
     files.replace(path, json.dumps(_as_value(ledger)).encode())
     if files.is_sync:
-        drop_backup(root, files)
+        drop_backup(opened, files)
 
 
-def drop_backup(root: str, files: FileWrites) -> None:
+def drop_backup(opened: Opened, files: FileWrites) -> None:
     """Removes what is kept of the ledger of the last flush, once the ledger itself is on the disk.
 
     If the ledger was lost, the kept one takes its place first.
     """
-    if stat_identity(_backup_path(root)) is not None:
-        if is_lost(read_bytes(ledger_path(root))):
-            files.replace(ledger_path(root), json.dumps(_as_value(read_ledger(root))).encode())
-        files.remove(_backup_path(root))
-        files.sync_directory(f"{root}/{OWN_DIRECTORY}")
+    if stat_identity(_backup_path(opened)) is not None:
+        if is_lost(read_bytes(ledger_path(opened))):
+            files.replace(ledger_path(opened), json.dumps(_as_value(read_ledger(opened))).encode())
+        files.remove(_backup_path(opened))
+        files.sync_directory(f"{opened.path}/{OWN_DIRECTORY}")
 
 
-def _backup_path(root: str) -> str:
-    return f"{ledger_path(root)}.bak"
+def _backup_path(opened: Opened) -> str:
+    return f"{ledger_path(opened)}.bak"
 
 
 def _as_value(ledger: Ledger) -> dict[str, Any]:  # Any: JSON
@@ -474,9 +475,9 @@ def _joined(ranges: Iterable[tuple[QueueKey, int, int]]) -> list[tuple[QueueKey,
     return found
 
 
-def read_given_up(root: str) -> GivenUp:
+def read_given_up(opened: Opened) -> GivenUp:
     """Returns the notes of all recoveries. Raises CorruptStoreError for a file that is not such a note."""
-    path = f"{root}/{OWN_DIRECTORY}/{GIVEN_UP}"
+    path = f"{opened.path}/{OWN_DIRECTORY}/{GIVEN_UP}"
     data = read_bytes(path)
     return GivenUp() if data is None else parsed_json(data, path, "the notes of a recovery", _given_up)
 
@@ -489,43 +490,43 @@ def _given_up(value: Any) -> GivenUp:  # Any: JSON
     )
 
 
-def given_up_ranges(root: str) -> dict[QueueKey, list[tuple[int, int]]]:
+def given_up_ranges(opened: Opened) -> dict[QueueKey, list[tuple[int, int]]]:
     """The queue offsets [first, stop) that were given up, of each queue.
 
     Empty if the notes cannot be read, which `verify` reports.
     """
     found: dict[QueueKey, list[tuple[int, int]]] = {}
     with suppress(StoreError, OSError):
-        for topic, queue_id, first, stop in read_given_up(root).messages:
+        for topic, queue_id, first, stop in read_given_up(opened).messages:
             found.setdefault((topic, queue_id), []).append((first, stop))
     return found
 
 
-def noted_begins(root: str) -> dict[QueueKey, int]:
+def noted_begins(opened: Opened) -> dict[QueueKey, int]:
     """The physical offsets at which queues begin whose first messages were given up; as `given_up_ranges`."""
     with suppress(StoreError, OSError):
-        return {(topic, queue_id): physical for topic, queue_id, physical in read_given_up(root).begins}
+        return {(topic, queue_id): physical for topic, queue_id, physical in read_given_up(opened).begins}
     return {}
 
 
-def note_given_up(root: str, more: GivenUp, files: FileWrites) -> None:
+def note_given_up(opened: Opened, more: GivenUp, files: FileWrites) -> None:
     """Adds to the notes. A second call changes nothing."""
-    before = read_given_up(root)
-    _write(root, before, before.with_more(more), files)
+    before = read_given_up(opened)
+    _write(opened, before, before.with_more(more), files)
 
 
-def forget_topics(root: str, topics: Collection[str], files: FileWrites) -> None:
+def forget_topics(opened: Opened, topics: Collection[str], files: FileWrites) -> None:
     """Removes the notes about topics that were deleted: a topic that is created again begins at offset 0."""
-    before = read_given_up(root)
+    before = read_given_up(opened)
     left = tuple(each for each in before.messages if each[0] not in topics)
     begins = tuple(each for each in before.begins if each[0] not in topics)
-    _write(root, before, replace(before, messages=left, begins=begins), files)
+    _write(opened, before, replace(before, messages=left, begins=begins), files)
 
 
-def _write(root: str, before: GivenUp, now: GivenUp, files: FileWrites) -> None:
+def _write(opened: Opened, before: GivenUp, now: GivenUp, files: FileWrites) -> None:
     if now != before:
         data = json.dumps({"version": 1, **asdict(now)}).encode()
-        files.replace(f"{root}/{OWN_DIRECTORY}/{GIVEN_UP}", data)
+        files.replace(f"{opened.path}/{OWN_DIRECTORY}/{GIVEN_UP}", data)
 
 
 # ---- batches that were written without a store -------------------------------------------------------------
@@ -542,12 +543,12 @@ class LeftOut(NamedTuple):
     members: tuple[ClusterMember, ...]
 
 
-def note_left_out(root: str, note: LeftOut, files: FileWrites, *, is_kept: bool) -> None:
+def note_left_out(opened: Opened, note: LeftOut, files: FileWrites, *, is_kept: bool) -> None:
     """Writes the note, and removes older notes of the same key.
 
     Of the keys of batch jobs (not `is_kept`), the notes of the newest stay, as in the ledger.
     """
-    directory = files.make_directories(root, OWN_DIRECTORY, LEFT_OUT)
+    directory = files.make_directories(opened.path, OWN_DIRECTORY, LEFT_OUT)
     key_id, number = note.key
     prefix = f"{hashlib.sha256(key_id.encode()).hexdigest()[:16]}-"
     name = f"{prefix}{number}{_KEPT_SUFFIX if is_kept else _SUFFIX}"
@@ -567,39 +568,39 @@ def _write_note(path: str, note: LeftOut, files: FileWrites) -> None:
     files.replace(path, json.dumps({"version": 1, "key": note.key, "members": note.members}).encode())
 
 
-def members_in_notes(root: str) -> set[ClusterMember]:
+def members_in_notes(opened: Opened) -> set[ClusterMember]:
     """The stores that the notes name. Raises CorruptStoreError for a file that is not a note."""
-    return {member for note in _notes(root).values() for member in note.members}
+    return {member for note in _notes(opened).values() for member in note.members}
 
 
-def settle_notes(root: str, files: FileWrites) -> None:
+def settle_notes(opened: Opened, files: FileWrites) -> None:
     """Removes the notes of batches that the store's ledger has."""
-    notes = _notes(root)
+    notes = _notes(opened)
     if notes:
-        ledger = read_ledger(root)
-        _remove(root, [path for path, note in notes.items() if ledger.has(note.key)], files)
+        ledger = read_ledger(opened)
+        _remove(opened, [path for path, note in notes.items() if ledger.has(note.key)], files)
 
 
-def forget_members(root: str, ids: Collection[str], files: FileWrites) -> None:
+def forget_members(opened: Opened, ids: Collection[str], files: FileWrites) -> None:
     """Removes these stores from the notes, and the notes that name no other store."""
-    notes = _notes(root)
+    notes = _notes(opened)
     left = {path: tuple(each for each in note.members if each.id not in ids) for path, note in notes.items()}
     for path, members in left.items():
         if members and members != notes[path].members:
             _write_note(path, notes[path]._replace(members=members), files)
-    _remove(root, [path for path, members in left.items() if not members], files)
+    _remove(opened, [path for path, members in left.items() if not members], files)
 
 
-def _remove(root: str, paths: list[str], files: FileWrites) -> None:
+def _remove(opened: Opened, paths: list[str], files: FileWrites) -> None:
     for path in paths:
         files.remove(path)
     if paths:
-        files.remove_directory(f"{root}/{OWN_DIRECTORY}/{LEFT_OUT}")
+        files.remove_directory(f"{opened.path}/{OWN_DIRECTORY}/{LEFT_OUT}")
 
 
-def _notes(root: str) -> dict[str, LeftOut]:
+def _notes(opened: Opened) -> dict[str, LeftOut]:
     """The notes by path."""
-    directory = f"{root}/{OWN_DIRECTORY}/{LEFT_OUT}"
+    directory = f"{opened.path}/{OWN_DIRECTORY}/{LEFT_OUT}"
     found = {}
     for name in sorted(entry_names(directory, missing_ok=True)):
         path = f"{directory}/{name}"
@@ -651,12 +652,12 @@ class ServiceCounters:
         )
 
 
-def read_counters(root: str) -> dict[str, ServiceCounters] | None:
+def read_counters(opened: Opened) -> dict[str, ServiceCounters] | None:
     """The counters by service; None before the first turn that did something.
 
     A file that cannot be read counts as empty.
     """
-    path = _counters_path(root)
+    path = _counters_path(opened)
     data = read_bytes(path)
     if data is None:
         return None
@@ -671,13 +672,13 @@ def read_counters(root: str) -> dict[str, ServiceCounters] | None:
         return {}
 
 
-def write_counters(root: str, counters: Mapping[str, ServiceCounters], files: FileWrites) -> None:
+def write_counters(opened: Opened, counters: Mapping[str, ServiceCounters], files: FileWrites) -> None:
     value = {"version": 1, "services": {name: asdict(each) for name, each in counters.items()}}
-    files.replace(_counters_path(root), json.dumps(value).encode())
+    files.replace(_counters_path(opened), json.dumps(value).encode())
 
 
-def _counters_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/services.json"
+def _counters_path(opened: Opened) -> str:
+    return f"{opened.path}/{OWN_DIRECTORY}/services.json"
 
 
 # ---- batches whose key is committed already ----------------------------------------------------------------

@@ -31,6 +31,7 @@ from store_format.index.file import (
 )
 from store_format.layouts import CQ_UNIT, CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, NAME_VALUE_SEPARATOR
 from store_format.metadata.read import BrokerConf, parse_properties, read_broker_conf
+from store_format.opened.store import Opened
 
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 _COMMIT_LOG_FILE_SIZE_MIN = 1 << 10
@@ -93,16 +94,16 @@ class StoreSettings:
         return ("\n".join(lines) + "\n").encode()
 
 
-def settings_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/store.json"
+def settings_path(opened: Opened) -> str:
+    return f"{opened.path}/{OWN_DIRECTORY}/store.json"
 
 
-def read_settings(root: str) -> StoreSettings | None:
+def read_settings(opened: Opened) -> StoreSettings | None:
     """The settings of a store that this project created; None for a broker's store.
 
     Raises CorruptStoreError for a file that does not hold settings.
     """
-    path = settings_path(root)
+    path = settings_path(opened)
     data = read_bytes(path)
     return None if data is None else parsed_json(data, path, "the settings of a store", _settings)
 
@@ -112,14 +113,14 @@ def _settings(value: Any) -> StoreSettings:  # Any: JSON
     return StoreSettings(str(value["broker_name"]), **numbers)
 
 
-def size_of_cut_file(root: str, log: CommitLog, given: StoreSettings | None = None) -> int:
+def size_of_cut_file(opened: Opened, log: CommitLog, given: StoreSettings | None = None) -> int:
     """The length that the only commitlog file of our store should have, if it was cut off; else 0. Of a
     broker's store the `given` settings have the length.
 
     A broker may have made a shorter file with another configuration, but ends it with a BLANK. So a file was
     cut off if its last byte belongs to a message, or if it is shorter than any configuration allows.
     """
-    settings = (read_settings(root) or given) if len(log.files) == 1 else None
+    settings = (read_settings(opened) or given) if len(log.files) == 1 else None
     if settings is None or log.files[0].size >= settings.mapped_file_size_commit_log:
         return 0
     stop = 0
@@ -130,7 +131,7 @@ def size_of_cut_file(root: str, log: CommitLog, given: StoreSettings | None = No
 
 
 def settings_of(
-    root: str,
+    opened: Opened,
     log: CommitLog,
     broker_name: str,
     given: StoreSettings | None = None,
@@ -144,16 +145,16 @@ def settings_of(
     our store remembers, unless its units prove the broker's default geometry or the given one. `geometry` is
     used without a look at the index files.
     """
-    remembered = read_settings(root)
+    remembered = read_settings(opened)
     settings = remembered or given or StoreSettings(broker_name)
     if log.files:
         settings = replace(settings, mapped_file_size_commit_log=log.file_size)
-    size = _queue_file_size(root)
+    size = _queue_file_size(opened)
     if size is not None and size != settings.queue_file_size:
         settings = replace(settings, mapped_file_size_consume_queue=size)
     if geometry is not None:
         return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
-    index_files = [file for file in list_index_files(f"{root}/index") if file.size]
+    index_files = [file for file in list_index_files(f"{opened.path}/index") if file.size]
     if index_files and index_files[-1].size != settings.geometry.file_size:
         path = next((file.path for file in reversed(index_files) if has_entries(file.path)), None)
         if path is None and given is not None:
@@ -162,12 +163,12 @@ def settings_of(
         settings = (
             _with_proved_geometry(settings, path)
             if remembered is None
-            else _with_other_geometry(root, settings, given, path)
+            else _with_other_geometry(opened, settings, given, path)
         )
     return settings
 
 
-def is_queue_file_size_known(root: str, log: CommitLog, is_given: bool) -> bool:
+def is_queue_file_size_known(opened: Opened, log: CommitLog, is_given: bool) -> bool:
     """Whether the queue_file_size of `settings_of` is given, remembered, or that of an existing file.
 
     A broker whose commitlog files have the default size is assumed to use the default size for queues too.
@@ -175,13 +176,13 @@ def is_queue_file_size_known(root: str, log: CommitLog, is_given: bool) -> bool:
     return (
         is_given
         or log.file_size == StoreSettings("").mapped_file_size_commit_log
-        or read_settings(root) is not None
-        or _queue_file_size(root) is not None
+        or read_settings(opened) is not None
+        or _queue_file_size(opened) is not None
     )
 
 
 def _with_other_geometry(
-    root: str, settings: StoreSettings, given: StoreSettings | None, path: str
+    opened: Opened, settings: StoreSettings, given: StoreSettings | None, path: str
 ) -> StoreSettings:
     """For an index file that is not as `.rmqlog/store.json` says: made by a broker with default sizes, or
     with those that are given.
@@ -197,11 +198,11 @@ def _with_other_geometry(
                 )
         raise OptionError(
             f"{path} has {view.size} bytes, and with maxHashSlotNum={settings.max_hash_slot_num} and "
-            f"maxIndexNum={settings.max_index_num} of {root}/{OWN_DIRECTORY}/store.json it has "
+            f"maxIndexNum={settings.max_index_num} of {opened.path}/{OWN_DIRECTORY}/store.json it has "
             f"{settings.geometry.file_size}: "
             "a broker was started on this store with other index sizes, and queries by key would miss "
             "messages. "
-            f"Start brokers with the sizes of {root}/{OWN_DIRECTORY}/broker.conf. "
+            f"Start brokers with the sizes of {opened.path}/{OWN_DIRECTORY}/broker.conf. "
             "To write on, move the index file out of the store: messages stay readable, and queries by key "
             "miss those of that file"
         )
@@ -214,10 +215,10 @@ def _with_proved_geometry(settings: StoreSettings, path: str) -> StoreSettings:
     return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
 
 
-def _queue_file_size(root: str) -> int | None:
+def _queue_file_size(opened: Opened) -> int | None:
     """The length of one consume queue file; None without one."""
     looked = 0
-    for _, topic_path in list_directories(f"{root}/consumequeue"):
+    for _, topic_path in list_directories(f"{opened.path}/consumequeue"):
         for _, path in list_directories(topic_path):
             files = list_store_files(path, irregular=lambda _: None)
             if files and files[0].size:
@@ -228,7 +229,7 @@ def _queue_file_size(root: str) -> int | None:
     return None
 
 
-def broker_conf_of(root: str, given: str | BrokerConf | None = None) -> BrokerConf:
+def broker_conf_of(opened: Opened, given: str | BrokerConf | None = None) -> BrokerConf:
     """The settings of a store's broker: `given`, else those in `.rmqlog/broker.conf`, else the defaults.
 
     `given` is the path of a broker.conf, or its settings. Raises StoreNotFoundError for a path without a
@@ -238,7 +239,7 @@ def broker_conf_of(root: str, given: str | BrokerConf | None = None) -> BrokerCo
         return given
     if given is not None:
         return read_broker_conf(given)
-    own = f"{root}/{OWN_DIRECTORY}/broker.conf"
+    own = f"{opened.path}/{OWN_DIRECTORY}/broker.conf"
     data = read_bytes(own)
     return BrokerConf() if data is None else BrokerConf.of(parse_properties(data), own)
 

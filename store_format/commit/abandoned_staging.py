@@ -14,6 +14,7 @@ from store_format.errors import StoreError
 from store_format.files.lock import StoreLock
 from store_format.files.read import entry_names, list_directories, stat_identity
 from store_format.files.write import FileWrites
+from store_format.opened.store import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +26,12 @@ def discard(root: str, writes: Collection[str], *, lock_timeout: float = 0.0) ->
 
     That write stays: it will be published.
     """
+    opened = Opened(root)
     with StoreLock(root, timeout=lock_timeout):
-        named = _writes_of_journal(root)
+        named = _writes_of_journal(opened)
         for write in writes:
             if write not in named:
-                _remove(staging_path(root, write))
+                _remove(staging_path(opened, write))
     return not named & set(writes)
 
 
@@ -43,7 +45,7 @@ def collect(
     """
     removed = []
     with StoreLock(root, timeout=lock_timeout):
-        named = _writes_of_journal(root)
+        named = _writes_of_journal(Opened(root))
         for write, directory in list_directories(f"{root}/{OWN_DIRECTORY}/{STAGING}"):
             if write in named or not (write in finished or _last_change(directory) < older_than):
                 continue
@@ -56,8 +58,8 @@ def collect(
     return removed
 
 
-def _writes_of_journal(root: str) -> set[str]:
-    journal = read_journal(root)
+def _writes_of_journal(opened: Opened) -> set[str]:
+    journal = read_journal(opened)
     return {each.write for each in journal.staged} if journal is not None else set()
 
 

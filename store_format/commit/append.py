@@ -78,6 +78,7 @@ from store_format.index.updates import last_index_file
 from store_format.metadata.read import known_topics, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 from store_format.survey.fates import filed_topics, has_queue_files, lost_topics, missing_topics
 from store_format.survey.gone import Gone
 
@@ -129,7 +130,7 @@ def commit(
 
 def commit_held(
     lock: StoreLock,
-    root: str,
+    opened: Opened,
     staged: Sequence[StagedFile],
     *,
     turn: ServiceTurn | None,
@@ -144,8 +145,8 @@ def commit_held(
     if turn is not None and turn.batch is None:
         options = replace(options, keeps_key=True)
     return _commit_all(
-        {root: staged}, key, store_timestamps, (), options, is_cluster=False, held=lock, turn=turn
-    )[root]
+        {opened.path: staged}, key, store_timestamps, (), options, is_cluster=False, held=lock, turn=turn
+    )[opened.path]
 
 
 def commit_cluster(
@@ -172,13 +173,14 @@ def commit_cluster(
 
 def recover(root: str, *, options: CommitOptions | None = None) -> None:
     """Completes what a crash left, of a broker or of a commit, without a new message."""
+    opened = Opened(root)
     options = options or CommitOptions()
-    refuse_store(root)
+    refuse_store(opened)
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
         held = open_store(root, options, FileWrites(sync=options.sync))
         _complete_topics(held)
-        if options.cut_after_damage or not has_queue_files(root) or ends_with_commit(held):
+        if options.cut_after_damage or not has_queue_files(opened) or ends_with_commit(held):
             complete_known_queues(held)
 
 
@@ -197,8 +199,8 @@ def flush(root: str, *, options: CommitOptions | None = None) -> None:
 def _complete_topics(held: HeldStore) -> None:
     """Completes the topics of commits that topics.json lacks because it is older than the ledger."""
     created = held.ledger.created
-    known = known_topics(held.root) if created else None
-    if known and not created.keys() <= known.keys() and missing_topics(held.root, known):
+    known = known_topics(held.opened) if created else None
+    if known and not created.keys() <= known.keys() and missing_topics(held.opened, known):
         complete_from(held, held.log.min_offset)
 
 
@@ -206,7 +208,7 @@ def _complete_topics(held: HeldStore) -> None:
 class _CommitMember:
     """A store of a commit. `publication` is None until step 6, and for a store that gets no message."""
 
-    root: str
+    opened: Opened
     staged: tuple[StagedFile, ...]
     lock: StoreLock
     held: HeldStore
@@ -244,12 +246,12 @@ def _commit_all(
                 repeated = _repeated(members, watched, key, options)
             if repeated is not None:
                 for member in members:
-                    remove_staging(member.root, member.staged, files)
-                return {member.root: CommitResult(False, reports=(repeated,)) for member in members}
+                    remove_staging(member.opened, member.staged, files)
+                return {member.opened.path: CommitResult(False, reports=(repeated,)) for member in members}
             if is_cluster and key is not None:
                 ignores = options.ignore_missing_stores
                 refuse_missing_stores(
-                    [member.root for member in members], watched, key, files, ignore_missing=ignores
+                    [member.opened.path for member in members], watched, key, files, ignore_missing=ignores
                 )
             for member in members:
                 # A store of a cluster cannot undo its part: nothing is left to be checked in step 7.
@@ -260,16 +262,16 @@ def _commit_all(
                 (member.publication, member.held) for member in members if member.publication is not None
             ]
             if key is not None and published:
-                untold = [*watched, *(member.root for member in members if member.publication is None)]
+                untold = [*watched, *(member.opened.path for member in members if member.publication is None)]
                 _note_left_out(untold, key, published[0][0].journal.members, options, files)
-            write_journals({each.root: each.journal for each, _ in published}, files)
+            write_journals({each.opened.path: each.journal for each, _ in published}, files)
             for publication, held_store in published:
                 carry_out(publication, held_store)
         batch = totals(each for member in members for each in member.staged)
         named = published[0][0].journal.members if published else ()
         for member in members:
             _finish(member, key, batch, named, files, keeps_key=options.keeps_key)
-        return {member.root: member.result(files) for member in members}
+        return {member.opened.path: member.result(files) for member in members}
 
 
 def _open_members(
@@ -282,7 +284,7 @@ def _open_members(
     """Steps 1 and 2. `held` is the lock of the only store if the caller has it."""
     roots = sorted(parts)
     for root in roots:
-        refuse_store(root)
+        refuse_store(Opened(root))
     if held is not None:
         locks = [held]
     else:
@@ -290,7 +292,7 @@ def _open_members(
     for lock in locks:
         lock.refuse_other_openers()
     return [
-        _CommitMember(root, tuple(parts[root]), lock, open_store(root, options, files))
+        _CommitMember(Opened(root), tuple(parts[root]), lock, open_store(root, options, files))
         for root, lock in zip(roots, locks, strict=True)
     ]
 
@@ -301,10 +303,10 @@ def _repeated(
     """Step 3: the report on a batch whose key is committed in any of the stores; None for a batch that is to
     be written. What the commitlog of a member has of the batch is completed.
     """
-    opened = {member.root: member for member in members}
+    opened = {member.opened.path: member for member in members}
     found, damage = None, None
     for root in (*opened, *watched):
-        committed = committed_batch(root, key, ignore_missing=options.ignore_missing_stores)
+        committed = committed_batch(Opened(root), key, ignore_missing=options.ignore_missing_stores)
         member = opened.get(root)
         entry = None if committed is None or member is None else member.held.ledger.keys.get(key[0])
         is_same = entry is not None and entry.number == key[1]
@@ -317,7 +319,7 @@ def _repeated(
                 complete_batch(member.held, entry)
             elif is_same and options.lost_batch == "again":
                 complete_from(member.held, entry.start)
-                member.reports += (_note_again(root, key, entry, lost),)
+                member.reports += (_note_again(Opened(root), key, entry, lost),)
                 return None
         if committed is not None and (found is None or damage is not None):
             found = root, committed
@@ -329,12 +331,12 @@ def _repeated(
     return note_repeat(found[0], key, found[1], staged, is_stream=options.keeps_key, damage=damage)
 
 
-def _note_again(root: str, key: tuple[str, int], entry: LedgerEntry, lost: Sequence[Gone]) -> str:
+def _note_again(opened: Opened, key: tuple[str, int], entry: LedgerEntry, lost: Sequence[Gone]) -> str:
     """Logs that a batch of which messages are lost is written again, and returns that report."""
     count = sum(each.count for each in lost)
     twice = f"the other {entry.units - count:,} messages" if lost else "what it has of the batch"
     report = (
-        f"{root}: batch {key[1]} of {key[0]} is written again, because {count:,} of its {entry.units:,} "
+        f"{opened}: batch {key[1]} of {key[0]} is written again, because {count:,} of its {entry.units:,} "
         f"messages are lost; the store then has {twice} twice"
     )
     _log.warning("%s", report)
@@ -358,23 +360,23 @@ def _plan_members(
         for member in filled
     ]
     if is_cluster:
-        assert len({paths.parent(member.root) for member in filled}) <= 1  # names are relative to it
+        assert len({paths.parent(member.opened.path) for member in filled}) <= 1  # names are relative to it
         separate_copies(
-            [member.root for member in members],
-            lambda root, member: member in read_ledger(root).members,
+            [member.opened.path for member in members],
+            lambda root, member: member in read_ledger(Opened(root)).members,
             files,
         )
-        named = tuple(named_member(member.root, files) for member in filled)
+        named = tuple(named_member(member.opened, files) for member in filled)
         messages, bodies = totals(each for member in filled for each in member.staged)
         journals = [
             replace(each, id=journals[0].id, members=named, messages=messages, bodies=bodies)
             for each in journals
         ]
     for member, journal in zip(filled, journals, strict=True):
-        member.publication = Publication(member.root, journal, member.held.log, files)
+        member.publication = Publication(member.opened, journal, member.held.log, files)
     for member in members if filled else ():
         if member.publication is None:
-            write_topics(member.root, options.new_topics, options.clock(), files)
+            write_topics(member.opened, options.new_topics, options.clock(), files)
 
 
 def _note_left_out(
@@ -390,7 +392,7 @@ def _note_left_out(
     """
     for root in left_out:
         try:
-            note_left_out(root, LeftOut(key, named), files, is_kept=options.keeps_key)
+            note_left_out(Opened(root), LeftOut(key, named), files, is_kept=options.keeps_key)
         except StoreWriteError as error:
             if not options.ignore_missing_stores:
                 raise
@@ -402,11 +404,11 @@ def carry_out(publication: Publication, held: HeldStore) -> None:
 
     The part of a cluster is always rolled forward: other stores may have published theirs.
     """
-    root, journal, files = publication.root, publication.journal, held.files
-    previous_mark = abort_mark(root)
+    opened, journal, files = publication.opened, publication.journal, held.files
+    previous_mark = abort_mark(opened)
     try:
         publish(publication, files)
-        conclude(root, journal, files)
+        conclude(opened, journal, files)
     except BaseException as error:
         try:
             if not journal.members and not publication.touched_queues:
@@ -416,20 +418,20 @@ def carry_out(publication: Publication, held: HeldStore) -> None:
                 raise  # This process is being ended: the next writer completes the commit.
             disturbance = publication.disturbance()
             if disturbance is not None:
-                _log.warning("%s: %s; the commit is carried out again", root, disturbance)
+                _log.warning("%s: %s; the commit is carried out again", opened.path, disturbance)
                 # A new FileWrites: it holds no file that was removed.
                 now = replace(held.relisted(), files=FileWrites(sync=files.is_sync))
-                roll_forward(replace(now, settings=settings_of(root, now.log, "")), journal)
+                roll_forward(replace(now, settings=settings_of(opened, now.log, "")), journal)
                 return
             repeat(held, journal)
-            conclude(root, journal, files)
+            conclude(opened, journal, files)
         except Exception as second:
             if second is error:
                 raise
             raise StoreWriteError(
                 f"{second}; before that: {error}. The commit is neither complete nor undone: "
-                f"{journal_path(root)} exists, and the next writer completes it. Run the job again only if "
-                "it writes with a key"
+                f"{journal_path(opened)} exists, and the next writer completes it. Run the job again "
+                "only if it writes with a key"
             ) from error
 
 
@@ -443,20 +445,20 @@ def _finish(
     keeps_key: bool,
 ) -> None:
     """Step 8. A store that got no message notes the key, with the totals and stores of the whole batch."""
-    root = member.root
+    opened = member.opened
     if member.publication is None and key is not None:
         messages, bodies = batch
         entry = LedgerEntry(
             key[1], "", 0, 0, -1, 0, 0, messages=messages, bodies=bodies, kept=keeps_key, members=named
         )
-        write_ledger(root, read_ledger(root).with_key(key[0], entry), files)
-    settle_notes(root, files)
-    remove_staging(root, member.staged, files)
+        write_ledger(opened, read_ledger(opened).with_key(key[0], entry), files)
+    settle_notes(opened, files)
+    remove_staging(opened, member.staged, files)
     if member.publication is not None:
-        member.reports += _late_reports(member.lock, root, member.publication.journal.id, files)
+        member.reports += _late_reports(member.lock, opened, member.publication.journal.id, files)
 
 
-def _late_reports(lock: StoreLock, root: str, journal: str, files: FileWrites) -> tuple[str, ...]:
+def _late_reports(lock: StoreLock, opened: Opened, journal: str, files: FileWrites) -> tuple[str, ...]:
     """The report on a broker that began to start during the commit.
 
     It is too late to refuse. The ledger marks the batch as suspect, and the next commit checks all of it.
@@ -465,8 +467,8 @@ def _late_reports(lock: StoreLock, root: str, journal: str, files: FileWrites) -
         lock.refuse_other_openers()
     except StoreInUseError as error:
         report = f"while this batch was committed: {error}"
-        _log.warning("%s: %s", root, report)
-        write_ledger(root, read_ledger(root).with_suspect(journal), files)
+        _log.warning("%s: %s", opened.path, report)
+        write_ledger(opened, read_ledger(opened).with_suspect(journal), files)
         return (report,)
     return ()
 
@@ -482,13 +484,13 @@ def _check(held: HeldStore, staged: Sequence[StagedFile], *, records_sum: bool =
     still be undone.
     """
     for each in staged:
-        check_staged(held.root, each, records_sum=records_sum)
+        check_staged(held.opened, each, records_sum=records_sum)
         LogLayout(0, held.settings.mapped_file_size_commit_log).place(
             np.array([each.unit_size_max] if each.units else [])
         )
     reports = tuple(held.ledger.new_reports(held.log))
     for report in reports:
-        _log.warning("%s: %s", held.root, report)
+        _log.warning("%s: %s", held.opened.path, report)
     return reports
 
 
@@ -506,25 +508,25 @@ def plan(
     UnsupportedFormatError and IllegalMessageError for topics and queues that are not written to, and
     StoreWriteError for messages without the CRC property that the log has.
     """
-    root, options, files, settings = held.root, held.options, held.files, held.settings
+    opened, options, files, settings = held.opened, held.options, held.files, held.settings
     now = options.clock()
     end = find_writer_end(held)
     _warn_of_links(held)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
-    topics: Mapping[str, TopicConfig] = read_topics(root, is_needed=True) or {}
-    refuse_topics(root, queues, topics)
-    refuse_timer(root, {topic for topic, _ in queues}, topics)
+    topics: Mapping[str, TopicConfig] = read_topics(opened, is_needed=True) or {}
+    refuse_topics(opened, queues, topics)
+    refuse_timer(opened, {topic for topic, _ in queues}, topics)
     if began is None:  # A broker delivers to the queue that a message names, whatever topics.json says.
-        refuse_missing_queues(root, (*queues, *(queue for each in staged for queue in each.parked)), topics)
+        refuse_missing_queues(opened, (*queues, *(queue for each in staged for queue in each.parked)), topics)
     _refuse_missing_crc(held, staged, end.offset)
-    timestamp, times_name = _store_times(root, staged, store_timestamps, now, files)
+    timestamp, times_name = _store_times(opened, staged, store_timestamps, now, files)
     if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
         timestamp = end.last_timestamp  # store times never go back, unless the clock was far wrong
     messages, bodies = totals(staged)
     bases = queue_append_positions(held, end, queues)
-    places = tuple(log_place(root, directory, files) for directory in held.log.directories)
-    if not options.sync and abort_mark(root) is None:
-        note_flushed(root, end.last_offset, end.last_timestamp)
+    places = tuple(log_place(opened, directory, files) for directory in held.log.directories)
+    if not options.sync and abort_mark(opened) is None:
+        note_flushed(opened, end.last_offset, end.last_timestamp)
     return Journal(
         id=secrets.token_hex(8),
         key=key,
@@ -535,14 +537,14 @@ def plan(
         queue_file_size=settings.queue_file_size,
         queues=queues,
         queue_bases=tuple(place.base for place in bases),
-        new_topics=_new_topics(root, options.new_topics, queues if began is None else (), topics),
+        new_topics=_new_topics(opened, options.new_topics, queues if began is None else (), topics),
         store_timestamp=timestamp,
         store_timestamps=times_name,
         sync=options.sync,
         index=options.message_index_enable,
         hash_slot_num=settings.geometry.hash_slot_num,
         index_num=settings.geometry.index_num,
-        index_base=last_index_file(f"{root}/index"),
+        index_base=last_index_file(f"{opened.path}/index"),
         written_at=now,
         zone_seconds=time.localtime(now // 1000).tm_gmtoff,
         log_places=places,
@@ -568,7 +570,7 @@ def _warn_of_links(held: HeldStore) -> None:
 
 
 def _new_topics(
-    root: str, wanted: Mapping[str, int], queues: Sequence[QueueKey], topics: Mapping[str, TopicConfig]
+    opened: Opened, wanted: Mapping[str, int], queues: Sequence[QueueKey], topics: Mapping[str, TopicConfig]
 ) -> dict[str, int]:
     """The number of queues of each topic that topics.json lacks.
 
@@ -579,8 +581,8 @@ def _new_topics(
     for topic, queue_id in queues:
         if topic not in topics:
             missing[topic] = max(missing.get(topic, 0), queue_id + 1)
-    filed = filed_topics(root, missing.__contains__) if missing else {}
-    for topic, number in (filed | lost_topics(root)).items():
+    filed = filed_topics(opened, missing.__contains__) if missing else {}
+    for topic, number in (filed | lost_topics(opened)).items():
         missing[topic] = max(missing.get(topic, 0), number)
     return missing
 
@@ -590,15 +592,15 @@ def _refuse_missing_crc(held: HeldStore, staged: Sequence[StagedFile], end: int)
     if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(held.log, end):
         return
     raise StoreWriteError(
-        f"{held.root}: the last message of the log, which ends at {end}, has the property __CRC32# (a broker "
-        "with enabledAppendPropCRC=true), and this write encoded its messages without it: a broker with "
-        "forceVerifyPropCRC=true would truncate them. Nothing was written. A broker has written to the store "
-        "since this write began: run it again"
+        f"{held.opened}: the last message of the log, which ends at {end}, has the property __CRC32# (a "
+        "broker with enabledAppendPropCRC=true), and this write encoded its messages without it: a broker "
+        "with forceVerifyPropCRC=true would truncate them. Nothing was written. A broker has written to the "
+        "store since this write began: run it again"
     )
 
 
 def _store_times(
-    root: str,
+    opened: Opened,
     staged: tuple[StagedFile, ...],
     store_timestamps: int | NDArray[np.int64] | None,
     now: int,
@@ -612,12 +614,13 @@ def _store_times(
     units = sum(each.units for each in staged)
     if len(store_timestamps) != units:
         raise OptionError(
-            f"{root}: expected {units} store timestamps, one for each message, found {len(store_timestamps)}"
+            f"{opened}: expected {units} store timestamps, one for each message, found "
+            f"{len(store_timestamps)}"
         )
     if not staged:
         return 0, None
     name = f"{secrets.token_hex(8)}{TIMES_SUFFIX}"
-    path = f"{staging_path(root, staged[0].write)}/{name}"
+    path = f"{staging_path(opened, staged[0].write)}/{name}"
     files.write_whole(path, store_timestamps.astype("<i8").tobytes())
     files.sync_directory(path.rpartition("/")[0])
     return 0, name

@@ -107,8 +107,8 @@ def _cut(held: HeldStore) -> WriterEnd:
     An entry that points behind the end may be wrong, and its message be in the log: the messages behind the
     entries before it are compared.
     """
-    root, log = held.root, held.log
-    survey = find_end(root, log, held.compared(index=True))
+    opened, log = held.opened, held.log
+    survey = find_end(opened, log, held.compared(index=True))
     if survey.refused is not None:
         raise survey.refused
     end, doubtful = survey.end, OFFSET_MAX
@@ -124,7 +124,7 @@ def _cut(held: HeldStore) -> WriterEnd:
         last = -1 if bounds is None else bounds.last_physical_offset
         doubtful = min(doubtful, max(last, log.min_offset))
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
-    gone = {(each.topic, each.queue_id) for each in gone_by_ledger(root, log, lambda: ends)}
+    gone = {(each.topic, each.queue_id) for each in gone_by_ledger(opened, log, lambda: ends)}
     for queue in survey.queues if gone else ():  # the log may have messages without an entry
         if (queue.topic, queue.queue_id) in gone:
             doubtful = min(doubtful, max(queue.last_physical_offset, log.min_offset))
@@ -134,7 +134,7 @@ def _cut(held: HeldStore) -> WriterEnd:
         doubtful = log.min_offset
     if doubtful < end.offset:
         found = LogComparison(
-            root=root, source=root, log=log, start=doubtful, stop=end.offset, settings=held.settings,
+            opened=opened, source=opened, log=log, start=doubtful, stop=end.offset, settings=held.settings,
             options=held.compared(index=False), begins=survey.begins,
             filing=survey.filing,
         )  # fmt: skip
@@ -185,14 +185,14 @@ def queue_append_positions(
         if each.error is not None:
             raise each.error
     without_files = [queue for queue, each in looked.items() if each.bounds is None]
-    unfiled = {*of_known_topics(held.root, without_files)}
-    forget_topics(held.root, {topic for topic, _ in {*without_files} - unfiled}, held.files)
-    given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in read_given_up(held.root).messages}
-    known = known_ends(held.root, held.log) if unfiled - set(met) else {}
+    unfiled = {*of_known_topics(held.opened, without_files)}
+    forget_topics(held.opened, {topic for topic, _ in {*without_files} - unfiled}, held.files)
+    given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in read_given_up(held.opened).messages}
+    known = known_ends(held.opened, held.log) if unfiled - set(met) else {}
     is_known = end.is_ours and all(
         held.ledger.ends.get(queue) for queue in looked
     )  # then by an earlier commit
-    committed = {} if is_known else committed_ends(held.root)
+    committed = {} if is_known else committed_ends(held.opened)
     positions = []
     for queue, (bounds, has_more, *_) in looked.items():
         least = given_up.get(queue, 0)
@@ -225,7 +225,7 @@ def gaps_before(positions: Sequence[QueueAppendPosition]) -> tuple[tuple[int, in
 def complete_known_queues(held: HeldStore) -> None:
     """Completes the queues of our last commits that lack entries; all queues if none has a file."""
     end, first = find_writer_end(held), held.log.min_offset
-    if not has_queue_files(held.root):
+    if not has_queue_files(held.opened):
         start = first
     elif end.is_ours:
         looked = {queue: _look(held, end, *queue) for queue in held.ledger.ends}
@@ -255,7 +255,7 @@ class _Looked(NamedTuple):
 
 def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked:
     log = held.log
-    directory = queue_directory(held.root, topic, queue_id)
+    directory = queue_directory(held.opened, topic, queue_id)
     if stat_identity(directory) is None:  # of many topics most queues have no message yet
         return _Looked(None)
     ours = held.ledger.ends.get((topic, queue_id)) if end.is_ours else None
@@ -269,7 +269,7 @@ def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked
         return _Looked(None)
     key = (topic, queue_id)
     queue = QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds)
-    judged, wrong = judged_queues(held.root, log, {key: queue}, lambda: end.offset)
+    judged, wrong = judged_queues(held.opened, log, {key: queue}, lambda: end.offset)
     bounds = judged[key].bounds or bounds
     has_more, has_entries = _behind(bounds, end.offset)
     first = max(bounds.unit_start, bounds.unit_stop - _NEWEST if ours == bounds.max_offset else 0)
@@ -332,16 +332,16 @@ def _doubtful_from(
     first = held.log.min_offset
     if end.offset <= first:
         return end.offset, None
-    if is_rebuild_begun(held.root):
+    if is_rebuild_begun(held.opened):
         return first, None
     starts, note = [min(end.offset, end.doubtful)], None
     without = [queue for queue, each in looked.items() if each.bounds is None and each.error is None]
-    if len(without) == len(looked) and not has_queue_files(held.root):
+    if len(without) == len(looked) and not has_queue_files(held.opened):
         starts.append(first)
     elif len(without) > _MANY and end.is_ours and held.ledger.ends_from <= first:
         # All messages of the log are of commits. With few queues a scan costs little, and finds lost ones.
         starts += [first] * any(queue in held.ledger.ends for queue in without)
-    elif without := of_known_topics(held.root, without):
+    elif without := of_known_topics(held.opened, without):
         note = _read_note(held)
         starts.append(first if note is None or note.queues & set(without) else max(note.stop, first))
     if not end.is_ours and end.last_offset >= first:
@@ -349,7 +349,7 @@ def _doubtful_from(
         starts += _short_of_ledger(held, end)
     last = place_of_message(held.log, end.last_offset)
     has_no_look = last is not None and (last.key not in looked or looked[last.key].bounds is None)
-    if has_no_look and lacks_entry(held.root, held.log, end.last_offset):  # all that shows lost entries
+    if has_no_look and lacks_entry(held.opened, held.log, end.last_offset):  # all that shows lost entries
         starts.append(_message_from(held.log, max(end.offset - TAIL_SIZE, first), end.offset))
     for queue, each in looked.items():
         if each.has_bad:
@@ -380,8 +380,8 @@ def _short_of_ledger(held: HeldStore, end: WriterEnd) -> list[int]:
     ledger forgets their ends (`Ledger.with_entry`).
     """
     starts = []
-    for queue, known in last_commit_ends(held.root, held.log, end.offset).items():
-        directory, bounds = queue_directory(held.root, *queue), None
+    for queue, known in last_commit_ends(held.opened, held.log, end.offset).items():
+        directory, bounds = queue_directory(held.opened, *queue), None
         with suppress(CorruptStoreError):  # a write to the queue raises the error
             bounds = queue_bounds(
                 "simple", directory, *queue, held.log.min_offset, commit_log_stop=end.offset
@@ -426,25 +426,25 @@ def complete_queues(
     synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk. Of the `bad`
     queues, which have entries that contradict each other, the note has those that still do.
     """
-    root, files = held.root, FileWrites(sync=True)
-    is_all_gone = not has_queue_files(root) and not any(
-        file.size for file in list_index_files(f"{root}/index")
+    opened, files = held.opened, FileWrites(sync=True)
+    is_all_gone = not has_queue_files(opened) and not any(
+        file.size for file in list_index_files(f"{opened.path}/index")
     )
     found = LogComparison(
-        root=root, source=root, log=held.log, start=start, stop=end.offset, settings=held.settings,
+        opened=opened, source=opened, log=held.log, start=start, stop=end.offset, settings=held.settings,
         options=held.compared(index=index or is_all_gone), written=written, mended=mended,
         unfiled=held.options.unfiled_queues,
-        filing=filing_behind(root, held.log, StoreState.CLEAN),
+        filing=filing_behind(opened, held.log, StoreState.CLEAN),
     )  # fmt: skip
     built = compare_aside(found)
     found = built.found
     if found.unknown:
-        _log.warning("%s These messages stay in no consume queue", question(root, found.unknown))
+        _log.warning("%s These messages stay in no consume queue", question(opened, found.unknown))
     if found.changes:
         _log.warning(
             "%s: %d consume queues (the first is %s-%d) lack entries of messages in the commitlog; "
             "completing them now",
-            root,
+            opened.path,
             len(found.changes),
             shown(found.changes[0].queue[0]),
             found.changes[0].queue[1],
@@ -463,7 +463,7 @@ def complete_queues(
             if bounds is not None and bounds.first_entry:
                 firsts[queue] = bounds.first_entry
         _write_note(held, end, met, odd | (note.odd if note is not None else frozenset()), firsts, files)
-    end_rebuild(root)
+    end_rebuild(opened)
     return met
 
 
@@ -489,7 +489,7 @@ class _Note(NamedTuple):
 def _read_note(held: HeldStore) -> _Note | None:
     """The note about this log; None without it, or if it cannot be read: the note only saves time."""
     try:
-        value = json.loads(read_bytes(note_path(held.root)) or b"{}")
+        value = json.loads(read_bytes(note_path(held.opened)) or b"{}")
         queues = frozenset(
             (str(topic), int(queue_id))
             for topic, queue_ids in value["queues"].items()
@@ -528,4 +528,4 @@ def _write_note(
         "version": 1, "stop": end.offset, "last_offset": end.last_offset, "last_crc": crc, "queues": by_topic,
         "odd": sorted(odd), "first_entries": [[*queue, at] for queue, at in sorted(first_entries.items())],
     }  # fmt: skip
-    files.replace(note_path(held.root), json.dumps(value).encode())
+    files.replace(note_path(held.opened), json.dumps(value).encode())

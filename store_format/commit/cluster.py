@@ -38,6 +38,7 @@ from store_format.display.text import shown
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files import paths
 from store_format.files.write import FileWrites
+from store_format.opened.store import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -55,59 +56,61 @@ def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
     parts = [(root, journal) for root, journal in journals.items() if journal.members]
     try:
         for root, journal in parts:
-            write_journal(root, replace(journal, complete=False), files)
+            write_journal(Opened(root), replace(journal, complete=False), files)
         for root, journal in journals.items():
-            write_journal(root, journal, files)
+            write_journal(Opened(root), journal, files)
     except BaseException as error:
         try:
             for root, journal in parts:
-                if read_journal(root) is not None:
-                    write_journal(root, replace(journal, complete=False), files)
+                if read_journal(Opened(root)) is not None:
+                    write_journal(Opened(root), replace(journal, complete=False), files)
             for root in journals:
-                files.remove(journal_path(root))
-                files.sync_directory(journal_path(root).rpartition("/")[0])
+                files.remove(journal_path(Opened(root)))
+                files.sync_directory(journal_path(Opened(root)).rpartition("/")[0])
         except Exception as second:
             decision = (
                 "each store's next writer completes or drops it" if parts else "the next writer completes it"
             )
             raise StoreWriteError(
                 f"{second}; before that: {error}. The commit is neither complete nor undone: "
-                f"{', '.join(map(journal_path, journals))} may exist, and {decision}. Run the job again only "
-                "if it writes with a key"
+                f"{', '.join(journal_path(Opened(root)) for root in journals)} may exist, and {decision}. "
+                "Run the job again only if it writes with a key"
             ) from error
         raise
 
 
 def is_begun(
-    root: str, journal: Journal, *, ignore_missing: bool = False, way_out: str = WRITE_IGNORING
+    opened: Opened, journal: Journal, *, ignore_missing: bool = False, way_out: str = WRITE_IGNORING
 ) -> bool:
     """Whether the commit must be completed: a member has a complete journal, or has published its part.
 
     Raises StoreNotFoundError if no member says so and some cannot be asked. With `ignore_missing` these are
     taken to be lost, and the commit has not begun. `way_out` is how the error says to set it.
     """
-    if state_of(root, journal).writing is not Writing.ASK:
+    if state_of(opened, journal).writing is not Writing.ASK:
         return True
     silent = []
     for member in journal.members:
-        answer = _answer(root, member, journal)
+        answer = _answer(opened, member, journal)
         if answer:
             return True
         if answer is None:
             silent.append(member)
-    names = ", the store ".join(f"{member_path(root, each)} with the id {each.id}" for each in silent)
+    names = ", the store ".join(f"{member_path(opened, each)} with the id {each.id}" for each in silent)
     if silent and not ignore_missing:
-        copied = next((each for each in silent if _is_own_id(root, each) and _can_be_asked(root, each)), None)
+        copied = next(
+            (each for each in silent if _is_own_id(opened, each) and _can_be_asked(opened, each)), None
+        )
         if copied is not None:
             raise StoreNotFoundError(
-                f"{root}: a commit over several stores was interrupted. This store is a copy of the store "
+                f"{opened}: a commit over several stores was interrupted. This store is a copy of the store "
                 f"{names}, or the store at that place is a copy of this one, and it is unknown whether the "
                 f"part of {journal.units} messages belongs here. Nothing was changed. Complete the commit in "
-                f"{member_path(root, copied)}, and remove the copy, or move it out of the directory of the "
+                f"{member_path(opened, copied)}, and remove the copy, or move it out of the directory of the "
                 f"cluster. To use the copy too, {way_out}: it then drops its part"
             )
         raise StoreNotFoundError(
-            f"{root}: a commit over several stores was interrupted, and this store completes its part of "
+            f"{opened}: a commit over several stores was interrupted, and this store completes its part of "
             f"{journal.units} messages only if the commit has begun elsewhere: expected the store "
             f"{names}, found no such store. Nothing was changed. Mount or move it to "
             f"this place, and try again. If it does not come back, {way_out}: this store then drops its "
@@ -116,7 +119,7 @@ def is_begun(
     if silent:
         _log.warning(
             "%s: its part of an interrupted commit, %d messages, is dropped, because %s does not come back",
-            root,
+            opened.path,
             journal.units,
             shown(names),
         )
@@ -124,40 +127,40 @@ def is_begun(
 
 
 def committed_batch(
-    root: str, key: tuple[str, int], *, ignore_missing: bool = False
+    opened: Opened, key: tuple[str, int], *, ignore_missing: bool = False
 ) -> CommittedBatch | None:
     """The committed batch with the key's number or a later one; None without it.
 
     A batch that the store's next writer will complete counts as committed. Raises what `is_begun` raises.
     """
-    ledger = read_ledger(root)
+    ledger = read_ledger(opened)
     if ledger.has(key):
         entry = ledger.keys[key[0]]
         return CommittedBatch(entry.number, entry.messages, entry.bodies)
-    journal = read_journal(root)
+    journal = read_journal(opened)
     if (
         journal is None
         or journal.key is None
         or journal.key[0] != key[0]
         or journal.key[1] < key[1]
-        or not is_begun(root, journal, ignore_missing=ignore_missing)
+        or not is_begun(opened, journal, ignore_missing=ignore_missing)
     ):
         return None
     return CommittedBatch(journal.key[1], journal.messages, journal.bodies)
 
 
-def note_begun(root: str, journal: Journal, files: FileWrites) -> None:
+def note_begun(opened: Opened, journal: Journal, files: FileWrites) -> None:
     """Notes which members may not know that the commit has begun, before this store completes its part."""
-    ledger = read_ledger(root)
-    others = tuple(member for member in journal.members if not _is_self(root, member))
+    ledger = read_ledger(opened)
+    others = tuple(member for member in journal.members if not _is_self(opened, member))
     begun = {**ledger.begun, journal.id: others}
     waiting = {
         journal_id: members
         for journal_id, members in begun.items()
-        if any(_may_wait(root, member, journal_id) for member in members)
+        if any(_may_wait(opened, member, journal_id) for member in members)
     }
     if waiting != ledger.begun:
-        write_ledger(root, replace(ledger, begun=waiting), files)
+        write_ledger(opened, replace(ledger, begun=waiting), files)
 
 
 def refuse_missing_stores(
@@ -173,12 +176,12 @@ def refuse_missing_stores(
     `members` are the stores that are written to, `left_out` those that are only read. With `ignore_missing`
     the members forget the missing stores instead.
     """
-    present = {read_store_id(root) for root in (*members, *left_out)}
+    present = {read_store_id(Opened(root)) for root in (*members, *left_out)}
     missing: dict[str, str] = {}  # by id
     for root in (*members, *left_out):
-        for member in sorted(read_ledger(root).members | members_in_notes(root)):
+        for member in sorted(read_ledger(Opened(root)).members | members_in_notes(Opened(root))):
             if member.id not in present:
-                missing.setdefault(member.id, f"{member_path(root, member)} with the id {member.id}")
+                missing.setdefault(member.id, f"{member_path(Opened(root), member)} with the id {member.id}")
     if not missing:
         return
     names = ", the store ".join(missing.values())
@@ -194,51 +197,51 @@ def refuse_missing_stores(
         "batch %d of %s: written without the store %s, which does not come back", *key[::-1], shown(names)
     )
     for root in members:
-        ledger = read_ledger(root)
+        ledger = read_ledger(Opened(root))
         if not missing.keys().isdisjoint(member.id for member in ledger.members):
-            write_ledger(root, ledger.without_members(missing), files)
-        forget_members(root, missing, files)
+            write_ledger(Opened(root), ledger.without_members(missing), files)
+        forget_members(Opened(root), missing, files)
 
 
-def _is_self(root: str, member: ClusterMember) -> bool:
-    """Whether the member is the store at `root`, which may have another name by now."""
-    if paths.real(root) == paths.real(member_path(root, member)):
+def _is_self(opened: Opened, member: ClusterMember) -> bool:
+    """Whether the member is the store at `opened`, which may have another name by now."""
+    if paths.real(opened.path) == paths.real(member_path(opened, member)):
         return True
-    return _is_own_id(root, member) and not _can_be_asked(root, member)
+    return _is_own_id(opened, member) and not _can_be_asked(opened, member)
 
 
-def _is_own_id(root: str, member: ClusterMember) -> bool:
-    return read_store_id(root) == member.id
+def _is_own_id(opened: Opened, member: ClusterMember) -> bool:
+    return read_store_id(opened) == member.id
 
 
-def _can_be_asked(root: str, member: ClusterMember) -> bool:
+def _can_be_asked(opened: Opened, member: ClusterMember) -> bool:
     """Whether the member is at its place."""
-    return read_store_id(member_path(root, member)) == member.id
+    return read_store_id(Opened(member_path(opened, member))) == member.id
 
 
-def _answer(root: str, member: ClusterMember, journal: Journal) -> bool | None:
+def _answer(opened: Opened, member: ClusterMember, journal: Journal) -> bool | None:
     """Whether the member says that the commit has begun; None if it cannot be asked."""
-    if _is_self(root, member):
+    if _is_self(opened, member):
         return False
-    if not _can_be_asked(root, member):
+    if not _can_be_asked(opened, member):
         return None
-    if _has_begun(member_path(root, member), journal.id):
+    if _has_begun(member_path(opened, member), journal.id):
         return True
     # A copy of this store: what it has forgotten, or never knew, says nothing.
-    return None if _is_own_id(root, member) else False
+    return None if _is_own_id(opened, member) else False
 
 
 def _has_begun(member: str, journal_id: str) -> bool:
-    journal = read_journal(member)
-    ledger = read_ledger(member)
+    journal = read_journal(Opened(member))
+    ledger = read_ledger(Opened(member))
     if journal is not None and journal.id == journal_id and journal.complete:
         return True
     return journal_id in ledger.begun or (ledger.last is not None and ledger.last.journal == journal_id)
 
 
-def _may_wait(root: str, member: ClusterMember, journal_id: str) -> bool:
+def _may_wait(opened: Opened, member: ClusterMember, journal_id: str) -> bool:
     """Whether the member has an incomplete journal. True if it cannot be asked: it may come back."""
-    if not _can_be_asked(root, member):
+    if not _can_be_asked(opened, member):
         return True
-    journal = read_journal(member_path(root, member))
+    journal = read_journal(Opened(member_path(opened, member)))
     return journal is not None and journal.id == journal_id and not journal.complete

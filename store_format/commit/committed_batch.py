@@ -81,15 +81,20 @@ def complete_from(held: HeldStore, start: int) -> None:
     A queue without files is built if nobody can have deleted its topic since a commit created it. Raises what
     `find_writer_end` and `complete_queues` raise.
     """
-    root, kept = held.root, kept_topics(held.root, listed=True)
-    write_topics(root, missing_topics(root, known_topics(root) or ()), held.options.clock(), held.files)
+    opened, kept = held.opened, kept_topics(held.opened, listed=True)
+    write_topics(
+        opened,
+        missing_topics(opened, known_topics(opened) or ()),
+        held.options.clock(),
+        held.files,
+    )
     end = find_writer_end(held)
     reading = replace(held, options=replace(held.options, unfiled_queues="read"))
     complete_queues(reading, end, max(start, held.log.min_offset), kept, index=True)
 
 
 def _lacks_entries(held: HeldStore, topic: str, queue_id: int, first: int, stop: int) -> bool:
-    directory, bounds = queue_directory(held.root, topic, queue_id), None
+    directory, bounds = queue_directory(held.opened, topic, queue_id), None
     with suppress(StoreError):  # who reads the queue raises the error
         bounds = queue_bounds("simple", directory, topic, queue_id, held.log.min_offset, likely=stop)
         return first < stop and (bounds is None or bounds.max_offset < stop)
@@ -98,7 +103,7 @@ def _lacks_entries(held: HeldStore, topic: str, queue_id: int, first: int, stop:
 
 def _lacks_index(held: HeldStore, entry: LedgerEntry) -> bool:
     """Also true for a batch whose last message has no key."""
-    last = last_index_file(f"{held.root}/index") if held.options.message_index_enable else None
+    last = last_index_file(f"{held.opened.path}/index") if held.options.message_index_enable else None
     if last is None:
         return False
     header = np.frombuffer(bytes.fromhex(last[1]).ljust(INDEX_HEADER.itemsize, b"\0"), INDEX_HEADER)[0]

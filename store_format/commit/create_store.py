@@ -20,6 +20,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
 from store_format.metadata.values import dumps
 from store_format.names import SYNC_MEMBER_PREFIX
+from store_format.opened.store import Opened
 
 # Empty directories of a new store. The last one is made last: it is the sign of a complete store.
 _QUEUED = ("consumequeue", "index", "commitlog")
@@ -35,7 +36,7 @@ def is_store(root: str) -> bool:
     if "commitlog" in names:
         return True
     other = set(names - {OWN_DIRECTORY, "lock", LOST_AND_FOUND})
-    if other and other <= _BEGUN and read_settings(root) is not None:
+    if other and other <= _BEGUN and read_settings(Opened(root)) is not None:
         other = {name for name in ("consumequeue", "index") if entry_names(f"{root}/{name}", missing_ok=True)}
     if other:
         found = ", ".join(sorted(other)[:8])
@@ -85,14 +86,15 @@ def create_store(
 
 
 def _create(root: str, settings: StoreSettings, timestamp: int, files: FileWrites) -> None:
+    opened = Opened(root)
     files.make_directories(root, OWN_DIRECTORY)
-    files.replace(settings_path(root), settings.to_json())
+    files.replace(settings_path(opened), settings.to_json())
     files.replace(f"{root}/{OWN_DIRECTORY}/broker.conf", settings.broker_conf())
     files.make_directories(root, "config")
     files.persist_config(
         f"{root}/config/topics.json", _first_topics(settings.broker_name, timestamp), is_good=False
     )
-    save_checkpoint(root, Checkpoint(), files)
+    save_checkpoint(opened, Checkpoint(), files)
     for directory in _QUEUED:
         files.make_directories(root, directory)
 
@@ -124,15 +126,16 @@ def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
 
     Staged files stay.
     """
+    opened = Opened(root)
     files = FileWrites(sync=True)
     with CheckedLock(root, timeout=lock_timeout):
         used = any(entry_names(f"{root}/{name}", missing_ok=True) for name in _QUEUED)
         if (
             used
             or not is_store(root)
-            or read_journal(root) is not None
-            or read_ledger(root).last is not None
-            or read_ledger(root).keys
+            or read_journal(opened) is not None
+            or read_ledger(opened).last is not None
+            or read_ledger(opened).keys
         ):
             return False
         _clear(root, files)

@@ -31,6 +31,7 @@ from store_format.layouts import (
     unpack,
 )
 from store_format.metadata.timer import units_per_file
+from store_format.opened.store import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -101,13 +102,13 @@ def expired_count(
 # ---- what follows the commitlog ----------------------------------------------------------------------------
 
 
-def refuse_linked_directories(root: str) -> None:
+def refuse_linked_directories(opened: Opened) -> None:
     """Raises StoreWriteError if a directory of queues, index or timer log is a symbolic link.
 
     Such a link can lead to the directory of another store, whose files must not be deleted.
     """
     for name in _FOLLOWERS:
-        path = f"{root}/{name}"
+        path = f"{opened.path}/{name}"
         if paths.is_link(path):
             raise StoreWriteError(
                 f"{path}: expected a directory, found a symbolic link to {paths.real(path)}; clean "
@@ -116,27 +117,27 @@ def refuse_linked_directories(root: str) -> None:
             )
 
 
-def following_files(root: str, log_min: int) -> Iterator[ExpiredFile]:
+def following_files(opened: Opened, log_min: int) -> Iterator[ExpiredFile]:
     """The files that only point before `log_min`, the start of the commitlog: queues, index and timer log.
 
     The last file of each kind is kept. A queue or file that is damaged is left out with a warning, and the
     others go on. The same holds for a topic or queue that is a symbolic link.
     """
-    ext_directories = _ext_directories(root)
-    for topic, queue_id, directory, kind in list_queues(root, lambda topic: True, _warn):
+    ext_directories = _ext_directories(opened)
+    for topic, queue_id, directory, kind in list_queues(opened, lambda topic: True, _warn):
         yield from _whole_list(_queue_files, directory, kind, log_min)
         ext = ext_directories.get((topic, str(queue_id)))
         if kind == "simple" and ext is not None:
             yield from _whole_list(_ext_files, ext, directory, topic, queue_id, log_min)
-    yield from _whole_list(_index_files, f"{root}/index", log_min)
-    yield from _whole_list(_timer_files, f"{root}/timerlog", log_min)
+    yield from _whole_list(_index_files, f"{opened.path}/index", log_min)
+    yield from _whole_list(_timer_files, f"{opened.path}/timerlog", log_min)
 
 
-def _ext_directories(root: str) -> dict[tuple[str, str], str]:
+def _ext_directories(opened: Opened) -> dict[tuple[str, str], str]:
     """The extension directory of each (topic, queue id). Links are left out with a warning."""
     found = {}
     try:
-        topics = list_directories(f"{root}/consumequeue_ext", refused=_warn)
+        topics = list_directories(f"{opened.path}/consumequeue_ext", refused=_warn)
     except StoreError as error:
         _warn(error)
         return {}

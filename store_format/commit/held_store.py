@@ -14,13 +14,14 @@ from store_format.files.read import FileCache
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.metadata.read import BrokerConf
+from store_format.opened.store import Opened
 
 
 @dataclass(frozen=True, slots=True)
 class HeldStore:
     """A locked store. `log` is the commitlog as it was listed last, `settings` has the sizes of new files."""
 
-    root: str
+    opened: Opened
     log: CommitLog
     settings: StoreSettings
     options: CommitOptions
@@ -49,7 +50,7 @@ class HeldStore:
         """How a writer compares the store with its log."""
         options = self.options
         is_given = options.settings is not None and options.is_queue_size_given
-        is_known = is_queue_file_size_known(self.root, self.log, is_given)
+        is_known = is_queue_file_size_known(self.opened, self.log, is_given)
         return RecoverOptions(
             index=index and options.message_index_enable,
             cut_after_damage=options.cut_after_damage,

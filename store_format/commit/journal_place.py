@@ -15,6 +15,7 @@ from store_format.commit.cluster import WRITE_IGNORING, is_begun
 from store_format.commit.staged_units import check_staged, check_times
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
+from store_format.opened.store import Opened
 from store_format.survey.gone import refuse_lost_log
 
 _INTO = "recover a copy: rmqlog recover STORE --into NEW --apply (recover, with into=)"
@@ -34,7 +35,7 @@ def bytes_before(log: CommitLog, base: int, last_offset: int) -> tuple[int, int,
 
 
 def is_to_complete(
-    root: str,
+    opened: Opened,
     journal: Journal,
     log: CommitLog,
     *,
@@ -45,12 +46,12 @@ def is_to_complete(
 
     Changes nothing. Raises what `refuse_other_log` and `is_begun` raise.
     """
-    refuse_other_log(root, journal, log)
-    return is_begun(root, journal, ignore_missing=ignore_missing, way_out=way_out)
+    refuse_other_log(opened, journal, log)
+    return is_begun(opened, journal, ignore_missing=ignore_missing, way_out=way_out)
 
 
 def will_complete(
-    root: str,
+    opened: Opened,
     journal: Journal,
     log: CommitLog,
     *,
@@ -58,47 +59,47 @@ def will_complete(
     way_out: str = WRITE_IGNORING,
 ) -> bool:
     """`is_to_complete`, for those who only look: raises whatever would make the next writer refuse."""
-    refuse_lost_log(root, log)
-    completes = is_to_complete(root, journal, log, ignore_missing=ignore_missing, way_out=way_out)
-    if completes and not is_concluded(root, journal):
-        if is_lost_with_power(root, journal):
+    refuse_lost_log(opened, log)
+    completes = is_to_complete(opened, journal, log, ignore_missing=ignore_missing, way_out=way_out)
+    if completes and not is_concluded(opened, journal):
+        if is_lost_with_power(opened, journal):
             return False
-        refuse_incomplete(root, journal, log)
+        refuse_incomplete(opened, journal, log)
     return completes
 
 
-def is_lost_with_power(root: str, journal: Journal) -> bool:
+def is_lost_with_power(opened: Opened, journal: Journal) -> bool:
     """Whether staged files of a commit with ASYNC_FLUSH never reached the disk: nobody can complete it."""
     if journal.sync:
         return False
     try:
-        _check_all_staged(root, journal)
+        _check_all_staged(opened, journal)
     except CorruptStoreError:
         return True
     return False
 
 
-def _check_all_staged(root: str, journal: Journal) -> None:
+def _check_all_staged(opened: Opened, journal: Journal) -> None:
     for staged in journal.staged:
-        check_staged(root, staged)
-    check_times(journal.times_path(root), journal.units)
+        check_staged(opened, staged)
+    check_times(journal.times_path(opened), journal.units)
 
 
-def is_concluded(root: str, journal: Journal) -> bool:
+def is_concluded(opened: Opened, journal: Journal) -> bool:
     """Whether all of the commit is done but the removal of the journal."""
-    return state_of(root, journal).writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR)
+    return state_of(opened, journal).writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR)
 
 
-def refuse_incomplete(root: str, journal: Journal, log: CommitLog) -> None:
+def refuse_incomplete(opened: Opened, journal: Journal, log: CommitLog) -> None:
     """Raises StoreNotFoundError or CorruptStoreError for staged files that are not as they were written.
 
     Raises OffsetOutOfRangeError if retention has deleted the log at the commit's base: what was written is
     unknown then.
     """
-    _check_all_staged(root, journal)
+    _check_all_staged(opened, journal)
     if is_base_deleted(journal, log):
         raise OffsetOutOfRangeError(
-            f"{root}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "
+            f"{opened}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "
             f"begins at {log.min_offset}, so it is unknown which of its {journal.units} messages were "
             f"written. Nothing was changed. To go on with what the commitlog has, {_INTO}; then write the "
             "messages again that are missing there"
@@ -109,14 +110,14 @@ def is_base_deleted(journal: Journal, log: CommitLog) -> bool:
     return bool(log.files) and journal.base < log.min_offset
 
 
-def is_given_up_in_copy(root: str, journal: Journal, log: CommitLog) -> bool:
+def is_given_up_in_copy(opened: Opened, journal: Journal, log: CommitLog) -> bool:
     """Whether no writer can complete the commit in this log, so that a recovered copy does without it."""
-    if _is_placed(root, journal, log) and _has_other_bytes(journal, log):
+    if _is_placed(opened, journal, log) and _has_other_bytes(journal, log):
         return True
-    return is_base_deleted(journal, log) and not is_concluded(root, journal)
+    return is_base_deleted(journal, log) and not is_concluded(opened, journal)
 
 
-def refuse_other_log(root: str, journal: Journal, log: CommitLog) -> None:
+def refuse_other_log(opened: Opened, journal: Journal, log: CommitLog) -> None:
     """Raises StoreNotFoundError unless the opened log is the journal's; changes nothing.
 
     A log inside the store moves with the store. A log elsewhere must have the journal's id, and end where the
@@ -124,13 +125,13 @@ def refuse_other_log(root: str, journal: Journal, log: CommitLog) -> None:
     """
     directories = log.directories
     for place in journal.log_places:
-        if not _is_there(root, place, directories):
-            raise _other_log(root, journal, place, directories)
-    if not _is_placed(root, journal, log):
-        raise _other_log(root, journal, journal.log_places[0], directories)
+        if not _is_there(opened, place, directories):
+            raise _other_log(opened, journal, place, directories)
+    if not _is_placed(opened, journal, log):
+        raise _other_log(opened, journal, journal.log_places[0], directories)
     if _has_other_bytes(journal, log):
         raise StoreNotFoundError(
-            f"{journal_path(root)}: a commit of {journal.units} messages was interrupted, and is completed "
+            f"{journal_path(opened)}: a commit of {journal.units} messages was interrupted, and is completed "
             f"only in its own commitlog: expected {', '.join(directories)} with the messages before physical "
             f"offset {journal.base}, found other bytes there. Nothing was changed. Restore the commitlog as "
             f"it was when the commit was interrupted. To go on without it, {_INTO}: the copy has what the "
@@ -138,15 +139,15 @@ def refuse_other_log(root: str, journal: Journal, log: CommitLog) -> None:
         )
 
 
-def _is_placed(root: str, journal: Journal, log: CommitLog) -> bool:
+def _is_placed(opened: Opened, journal: Journal, log: CommitLog) -> bool:
     """Whether the log's directories are those of the journal."""
     return len(log.directories) == len(journal.log_places) and all(
-        _is_there(root, place, log.directories) for place in journal.log_places
+        _is_there(opened, place, log.directories) for place in journal.log_places
     )
 
 
-def _is_there(root: str, place: LogPlace, directories: tuple[str, ...]) -> bool:
-    return sum(is_log_place(root, place, directory) for directory in directories) == 1
+def _is_there(opened: Opened, place: LogPlace, directories: tuple[str, ...]) -> bool:
+    return sum(is_log_place(opened, place, directory) for directory in directories) == 1
 
 
 def _has_other_bytes(journal: Journal, log: CommitLog) -> bool:
@@ -169,7 +170,7 @@ def _holds_base(journal: Journal, log: CommitLog) -> bool:
 
 
 def _other_log(
-    root: str, journal: Journal, place: LogPlace, directories: tuple[str, ...]
+    opened: Opened, journal: Journal, place: LogPlace, directories: tuple[str, ...]
 ) -> StoreNotFoundError:
     found = ", ".join(directories)
     if place.id:
@@ -179,9 +180,9 @@ def _other_log(
             f"{log_id_path(place.path)}, which has the id, to DIRECTORY.rmqlog-id"
         )
     else:
-        expected = f"{root}/{place.path}"
+        expected = f"{opened.path}/{place.path}"
         advice = "Give the commitlog's directories as when the commit began (commit_log_paths)"
     return StoreNotFoundError(
-        f"{journal_path(root)}: a commit of {journal.units} messages was interrupted, and is completed only "
-        f"in its own commitlog: expected {expected}, found {found}. Nothing was changed. {advice}"
+        f"{journal_path(opened)}: a commit of {journal.units} messages was interrupted, and is completed "
+        f"only in its own commitlog: expected {expected}, found {found}. Nothing was changed. {advice}"
     )

@@ -31,6 +31,7 @@ from store_format.index.file import IndexFile, has_entries, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import Checkpoint, known_topics, read_checkpoint, read_topics
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
+from store_format.opened.store import Opened
 from store_format.survey.fates import (
     DELETED,
     Fate,
@@ -113,9 +114,9 @@ class LeftQueue:
 
 @dataclass(slots=True, kw_only=True)
 class LogComparison:
-    """What the store `root` lacks of the messages in [start, stop) of the log.
+    """What the store `opened` lacks of the messages in [start, stop) of the log.
 
-    `source` shows sizes and deleted topics: another store if `root` is its copy. A broker that starts
+    `source` shows sizes and deleted topics: another store if `opened` is its copy. A broker that starts
     dispatches the messages from `broker_start` on. Index files that reach to the physical offset `mended` are
     rebuilt: the message there is not the one that was indexed, or a file with it is gone. `written` are the
     topics that a writer is about to write to, None for a recovery, which reports what it cannot build;
@@ -124,8 +125,8 @@ class LogComparison:
     Then `compared` are the queues with messages there, and `left` those that stay as they are.
     """
 
-    root: str
-    source: str
+    opened: Opened
+    source: Opened
     log: CommitLog
     start: int
     stop: int
@@ -259,17 +260,17 @@ class LogComparison:
             yield from scan_log(self.scan, self.log, end, self.start, threads=self.options.threads)
 
     def _scan(self) -> LogScan:
-        root, options = self.source, self.options
+        source, options = self.source, self.options
         tag_keys = options.tag_keys
         if tag_keys is None:
-            index = IndexCheck.open(root, self.settings.geometry, self.log.min_offset, self.log.stop)
-            tag_keys = indexes_tags(root, self.log, index)
+            index = IndexCheck.open(source, self.settings.geometry, self.log.min_offset, self.log.stop)
+            tag_keys = indexes_tags(source, self.log, index)
         levels = options.delay_levels_ms
         if levels is None:
-            self.delays = shown_delays(root, self.log)
+            self.delays = shown_delays(source, self.log)
             default, count = DELAY_LEVELS_MS, max(len(DELAY_LEVELS_MS), *self.delays, 0)
             levels = tuple(self.delays.get(n + 1, default[min(n, len(default) - 1)]) for n in range(count))
-        return LogScan(batch_topics(root), levels, options.index, tag_keys, self.written is None)
+        return LogScan(batch_topics(source), levels, options.index, tag_keys, self.written is None)
 
     def _find(self, batch_topics: frozenset[str]) -> Callable[[QueueKey], StoredQueue | None]:
         """A function that finds the files of a queue, None if the queue is not chosen."""
@@ -281,14 +282,14 @@ class LogComparison:
             if not (self.options.queues and self.options.chooses(queue[0])):
                 return None
             if queue[0] in batch_topics:
-                return StoredQueue.list_in(self.root, queue, batch, is_batch=True)
+                return StoredQueue.list_in(self.opened, queue, batch, is_batch=True)
             if simple is None and deleted(queue[0]) < OFFSET_MAX:
                 raise self._unknown_size(queue)
             found, original = (
-                StoredQueue.list_in(root, queue, simple or 6_000_000, is_batch=False)
-                for root in (self.root, self.source)
+                StoredQueue.list_in(each, queue, simple or 6_000_000, is_batch=False)
+                for each in (self.opened, self.source)
             )
-            return found if self.root == self.source else replace(found, original=original)
+            return found if self.opened == self.source else replace(found, original=original)
 
         return find
 
@@ -304,10 +305,10 @@ class LogComparison:
     def _begin_index(self) -> None:
         geometry, source = self.settings.geometry, self.source
         mark = None
-        if self.is_crashed and self.root == source:
-            mark = (read_checkpoint(f"{source}/checkpoint") or Checkpoint()).index_msg_timestamp
+        if self.is_crashed and self.opened == source:
+            mark = (read_checkpoint(f"{source.path}/checkpoint") or Checkpoint()).index_msg_timestamp
         check = IndexCheck.open(
-            self.root,
+            self.opened,
             geometry,
             self.log.min_offset,
             self.stop,
@@ -352,7 +353,7 @@ class LogComparison:
         if self.options.queues and self.written is None:
             self.left += self._unusable()
             begin = min([self.log.min_offset, *(hole.start for hole in self.holes)])
-            ends = past_queues(self.source, begin, self.compared, is_copied=self.root != self.source)
+            ends = past_queues(self.source, begin, self.compared, is_copied=self.opened != self.source)
             self.past = {key: end for key, end in ends.items() if self.options.chooses(key[0])}
             if self.past and known_queue_file_size(self.source, self.log, self.options) is None:
                 raise self._unknown_size(min(self.past))
@@ -386,7 +387,9 @@ class LogComparison:
 
     def _unusable(self) -> Iterator[LeftQueue]:
         """The queues whose files cannot be used and that have no message in the log to build them from."""
-        for topic, queue_id, directory, kind in list_queues(self.root, self.options.chooses, lambda _: None):
+        for topic, queue_id, directory, kind in list_queues(
+            self.opened, self.options.chooses, lambda _: None
+        ):
             if (topic, queue_id) not in self.compared:
                 try:
                     queue_bounds(kind, directory, topic, queue_id, self.log.min_offset)
@@ -447,67 +450,67 @@ class LogComparison:
         )
 
 
-def batch_topics(root: str) -> frozenset[str]:
+def batch_topics(opened: Opened) -> frozenset[str]:
     """The topics whose queues are batch queues, by topics.json and by the files of queues."""
-    configured = {name for name, each in (read_topics(root) or {}).items() if each.queue_type == "BatchCQ"}
-    listed = list_queues(root, lambda _: True, lambda _: None)
+    configured = {name for name, each in (read_topics(opened) or {}).items() if each.queue_type == "BatchCQ"}
+    listed = list_queues(opened, lambda _: True, lambda _: None)
     return frozenset(configured.union(topic for topic, _, _, kind in listed if kind == "batch"))
 
 
-def of_known_topics(root: str, queues: Collection[QueueKey]) -> list[QueueKey]:
+def of_known_topics(opened: Opened, queues: Collection[QueueKey]) -> list[QueueKey]:
     """The queues whose topic is in topics.json or has a queue directory: they may have had messages.
 
     Without topics.json all queues.
     """
-    topics = known_topics(root) if queues else None
-    return [key for key in queues if topics is None or key[0] in topics or has_directory(root, key[0])]
+    topics = known_topics(opened) if queues else None
+    return [key for key in queues if topics is None or key[0] in topics or has_directory(opened, key[0])]
 
 
 # ---- the sizes of files ------------------------------------------------------------------------------------
 
 
-def settings_of_files(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
+def settings_of_files(opened: Opened, log: CommitLog, options: RecoverOptions) -> StoreSettings:
     """The sizes of the store's files; of a damaged index file those of the other index files, and of files
     that are all blank the default ones (see `is_index_size_known`).
     """
-    name = root.rstrip("/").rpartition("/")[2]
+    name = opened.path.rstrip("/").rpartition("/")[2]
     try:
-        return settings_of(root, log, name, options.settings)
+        return settings_of(opened, log, name, options.settings)
     except OptionError:
-        listed = [file.path for file in list_index_files(f"{root}/index")]
+        listed = [file.path for file in list_index_files(f"{opened.path}/index")]
         for path in listed:
             with IndexFile.open(path) as file:
                 if file.geometry is not None:
-                    return settings_of(root, log, name, options.settings, geometry=file.geometry)
+                    return settings_of(opened, log, name, options.settings, geometry=file.geometry)
         if options.settings is None and any(map(has_entries, listed)):
             raise
         given = options.settings or StoreSettings(name)
-        return settings_of(root, log, name, options.settings, geometry=given.geometry)
+        return settings_of(opened, log, name, options.settings, geometry=given.geometry)
 
 
-def known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:
+def known_queue_file_size(opened: Opened, log: CommitLog, options: RecoverOptions) -> int | None:
     """The bytes of a consume queue file; None if the store does not show them."""
     known = options.settings if options.is_queue_size_given else None
-    known = known or read_settings(root)
+    known = known or read_settings(opened)
     if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
         known = StoreSettings("")  # a broker with the default size for the log
-    return _usual_file_size(root, "simple", None if known is None else known.queue_file_size)
+    return _usual_file_size(opened, "simple", None if known is None else known.queue_file_size)
 
 
-def is_index_size_known(root: str, log: CommitLog, options: RecoverOptions) -> bool:
+def is_index_size_known(opened: Opened, log: CommitLog, options: RecoverOptions) -> bool:
     """Whether maxHashSlotNum and maxIndexNum are known without an index file."""
     is_default = log.file_size == StoreSettings("").mapped_file_size_commit_log
-    return options.settings is not None or is_default or read_settings(root) is not None
+    return options.settings is not None or is_default or read_settings(opened) is not None
 
 
-def _usual_file_size(root: str, kind: QueueKind, given: int | None) -> int | None:
+def _usual_file_size(opened: Opened, kind: QueueKind, given: int | None) -> int | None:
     """The bytes of the store's queue files: `given` if a file has them, else the most frequent length.
 
     Damaged files have other lengths. Without a file with a length of whole units, `given`.
     """
     unit = (BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT).itemsize
     sizes: Counter[int] = Counter()
-    for _, _, directory, found in list_queues(root, lambda _: True, lambda _: None):
+    for _, _, directory, found in list_queues(opened, lambda _: True, lambda _: None):
         if found == kind:
             with suppress(StoreError):
                 sizes.update(file.size for file in list_store_files(directory))
@@ -519,8 +522,8 @@ def _usual_file_size(root: str, kind: QueueKind, given: int | None) -> int | Non
     return max(whole, key=lambda size: (whole[size], size))
 
 
-def batch_file_size(root: str, given: int) -> int:
+def batch_file_size(opened: Opened, given: int) -> int:
     """The bytes of a batch queue file: those of the store's files, else `given` in whole units."""
-    size = _usual_file_size(root, "batch", given // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize)
+    size = _usual_file_size(opened, "batch", given // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize)
     assert size is not None
     return size

@@ -34,12 +34,13 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.metadata.read import BrokerConf, Checkpoint, read_checkpoint
+from store_format.opened.store import Opened
 from store_format.survey.gone import refuse_lost_log
 
 _log = logging.getLogger(__name__)
 
 
-def is_sync(root: str, conf: BrokerConf) -> bool:
+def is_sync(opened: Opened, conf: BrokerConf) -> bool:
     """Whether a commit of a service waits for the disk: as the settings say, else as the last commit did.
 
     After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals. Of a commit
@@ -47,13 +48,13 @@ def is_sync(root: str, conf: BrokerConf) -> bool:
     """
     if "flushDiskType" in conf.given:
         return conf.flush_disk_type == "SYNC_FLUSH"
-    journal = read_journal(root)
-    return journal.sync if journal is not None else not abort_mark(root)
+    journal = read_journal(opened)
+    return journal.sync if journal is not None else not abort_mark(opened)
 
 
-def _refuse_cut_file(root: str, log: CommitLog) -> None:
+def _refuse_cut_file(opened: Opened, log: CommitLog) -> None:
     """Raises CorruptStoreError if the only commitlog file was cut off: the next would begin at its end."""
-    size = size_of_cut_file(root, log)
+    size = size_of_cut_file(opened, log)
     if size:
         file = log.files[0]
         raise CorruptStoreError(
@@ -73,40 +74,43 @@ def open_store(
     Raises StoreNotFoundError for a lost commitlog, and what `is_to_complete`, `roll_forward` and `repair`
     raise.
     """
+    opened = Opened(root)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
-    refuse_lost_log(root, log)
-    journal = read_journal(root)
+    refuse_lost_log(opened, log)
+    journal = read_journal(opened)
     begun = journal is not None and is_to_complete(
-        root, journal, log, ignore_missing=options.ignore_missing_stores, way_out=way_out
+        opened, journal, log, ignore_missing=options.ignore_missing_stores, way_out=way_out
     )
     if not options.log_directories:
         files.make_directories(root, "commitlog")
     files.make_directories(root, OWN_DIRECTORY)
-    _refuse_cut_file(root, log)
-    settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
-    held = HeldStore(root, log, settings, replace(options, conf=broker_conf_of(root, options.conf)), files)
+    _refuse_cut_file(opened, log)
+    settings = settings_of(opened, log, root.rstrip("/").rpartition("/")[2], options.settings)
+    held = HeldStore(
+        opened, log, settings, replace(options, conf=broker_conf_of(opened, options.conf)), files
+    )
     if journal is not None and not begun:
         # A cluster commit ended before every store had its journal: no store has published anything.
-        files.remove(journal_path(root))
-        files.sync_directory(journal_path(root).rpartition("/")[0])
-        remove_staging(root, journal.staged, files)
+        files.remove(journal_path(opened))
+        files.sync_directory(journal_path(opened).rpartition("/")[0])
+        remove_staging(opened, journal.staged, files)
     elif journal is not None:
-        note_begun(root, journal, files)
+        note_begun(opened, journal, files)
         roll_forward(replace(held, files=FileWrites(sync=journal.sync or options.sync)), journal)
         held = held.relisted()
-    if state_of(root, None).writing is Writing.REPAIR:
+    if state_of(opened, None).writing is Writing.REPAIR:
         repair(held)
         # The store is complete now, but perhaps not flushed: as after an ASYNC commit.
-        write_abort_mark(root, "recovered", files)
+        write_abort_mark(opened, "recovered", files)
         held = held.relisted()
-    held = replace(held, ledger=read_ledger(root))
-    if is_lost(read_bytes(ledger_path(root))):
+    held = replace(held, ledger=read_ledger(opened))
+    if is_lost(read_bytes(ledger_path(opened))):
         _log.warning(
             "%s: the ledger was lost with the power, and that of the last flush counts: a batch that was "
             "committed since is written again if its job runs again",
             root,
         )
-    if options.sync and abort_mark(root):
+    if options.sync and abort_mark(opened):
         _flush(held)
         files.remove(f"{root}/abort")
         files.sync_directory(root)
@@ -115,9 +119,9 @@ def open_store(
 
 def _flush(held: HeldStore) -> None:
     """Syncs what earlier ASYNC commits wrote, and notes it in the checkpoint."""
-    root, log = held.root, held.log
-    sync_store(root, log, log.directories, held.files)
-    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    opened, log = held.opened, held.log
+    sync_store(opened, log, log.directories, held.files)
+    checkpoint = read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
     last = held.ledger.last
     if last is not None and last.last_size and last.damage(log) is None:
         timestamp = log.store_timestamp_at(last.last_offset)
@@ -128,7 +132,7 @@ def _flush(held: HeldStore) -> None:
             confirm_phy_offset=last.last_offset,
             logics_physical_offset=last.last_offset,
         )
-    flushed = index_end(root, held.settings.geometry)
+    flushed = index_end(opened, held.settings.geometry)
     if flushed is not None:
         checkpoint = replace(checkpoint, index_msg_timestamp=flushed)
-    save_checkpoint(root, checkpoint, held.files)
+    save_checkpoint(opened, checkpoint, held.files)

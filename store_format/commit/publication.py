@@ -45,6 +45,7 @@ from store_format.index.updates import IndexFiles, last_index_file
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE, CQ_UNIT, pack
 from store_format.message.encode import EncodedUnits, assign
 from store_format.metadata.read import Checkpoint, read_checkpoint
+from store_format.opened.store import Opened
 
 _CHUNK_SIZE = 4 << 20  # bytes of the log; smaller chunks cost 15 % more at 100 B, larger ones gain nothing
 # Messages of one group for queues and index: about 8 MB, and 5 MB for every three keys of a message.
@@ -99,12 +100,12 @@ class Publication:
     `touched_queues` becomes True with the first byte of a consume queue: the commit cannot be undone then.
     """
 
-    def __init__(self, root: str, journal: Journal, log: CommitLog, files: FileWrites) -> None:
-        self.root = root
+    def __init__(self, opened: Opened, journal: Journal, log: CommitLog, files: FileWrites) -> None:
+        self.opened = opened
         self.journal = journal
         self._files = files
         self._log = log
-        read_only = broker_conf_of(root).read_only_log_paths if len(log.directories) > 1 else ()
+        read_only = broker_conf_of(opened).read_only_log_paths if len(log.directories) > 1 else ()
         self.log_files = LogFiles(log, log.directories, journal.file_size, files, read_only)
         self.log_directories = log.directories
         self.touched_queues = False
@@ -230,17 +231,17 @@ class Publication:
         view: FileView | None = None
         check: RecordsCheck | None = None
         chunks = read_chunks(
-            self.root, self.journal, chunk_size=_CHUNK_SIZE, units_max=self._queue_units, has_keys=False
+            self.opened, self.journal, chunk_size=_CHUNK_SIZE, units_max=self._queue_units, has_keys=False
         )
         try:
             for chunk in chunks:
-                path = chunk.staged.records_path(self.root)
+                path = chunk.staged.records_path(self.opened)
                 if view is None or view.path != path:
                     if view is not None:
                         view.close()
                     view = open_view(path)
                     # A file of which a part is skipped was checked as a whole before.
-                    check = RecordsCheck(self.root, chunk.staged) if chunk.units.position == 0 else None
+                    check = RecordsCheck(self.opened, chunk.staged) if chunk.units.position == 0 else None
                 starts = np.zeros(len(chunk.units) + 1, np.int64)
                 np.cumsum(chunk.units.sizes, out=starts[1:])
                 data = self._chunk_buffer(int(starts[-1]))
@@ -272,7 +273,7 @@ class Publication:
         layout = LogLayout(journal.base, journal.file_size)
         counter = QueueCounter(journal.queue_bases)
         queues = QueueFiles(
-            self.root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files
+            self.opened, journal.queues, journal.queue_bases, journal.queue_file_size, self._files
         )
         gaps = dict(journal.gaps)
         self.touched_queues = True
@@ -280,7 +281,7 @@ class Publication:
         index = self._open_index() if journal.index else None
         # A thread writes one group while the next is made here.
         with BackgroundCalls(is_little=self._is_little) as writer:
-            for group in read_groups(self.root, journal, units=self._queue_units):
+            for group in read_groups(self.opened, journal, units=self._queue_units):
                 queue = np.concatenate([chunk.queue for chunk in group])
                 timestamps = np.concatenate([chunk.store_timestamps for chunk in group])
                 batch, offsets = _queue_batch(group, queue, layout, counter)
@@ -297,7 +298,7 @@ class Publication:
         if index is not None:
             index.close()
             self.index_msg_timestamp = index.end_timestamp
-            self._index_end = last_index_file(f"{self.root}/index")
+            self._index_end = last_index_file(f"{self.opened.path}/index")
 
     def _fill_gap(self, number: int, end: int, batch: CqBatch) -> None:
         """Fills the queue offsets before the base that no message has; `batch` has the first message."""
@@ -305,16 +306,21 @@ class Publication:
         unit = np.zeros(1, CQ_UNIT)
         unit["physical_offset"], unit["size"] = batch.physical_offsets[first], batch.sizes[first]
         queue, base = self.journal.queues[number], self.journal.queue_bases[number]
-        fill_gap(self.root, queue, end, base, unit, self._files)
+        fill_gap(self.opened, queue, end, base, unit, self._files)
 
     def _open_index(self) -> IndexFiles:
         journal = self.journal
         self._index_end = _WRITING
         zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
         geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
-        lower_index_mark(self.root, geometry)
+        lower_index_mark(self.opened, geometry)
         return IndexFiles(
-            f"{self.root}/index", geometry, journal.written_at, zone, self._files, indexed=self._is_indexed
+            f"{self.opened.path}/index",
+            geometry,
+            journal.written_at,
+            zone,
+            self._files,
+            indexed=self._is_indexed,
         )
 
     def _is_indexed(self, end: int) -> bool:
@@ -342,12 +348,12 @@ class Publication:
         if gone:
             return f"{gone[0]}: another process removed this file while a batch was written. {_NO_BROKER}"
         if self.journal.index and not self._index_is_ours():
-            path = f"{self.root}/index"
+            path = f"{self.opened.path}/index"
             return f"{path}: another process changed the index while a batch was written. {_NO_BROKER}"
         return None
 
     def _index_is_ours(self) -> bool:
-        directory, base = f"{self.root}/index", self.journal.index_base
+        directory, base = f"{self.opened.path}/index", self.journal.index_base
         if base is not None and base[0] not in entry_names(directory, missing_ok=True):
             return False
         return self._index_end is _WRITING or last_index_file(directory) == self._index_end
@@ -395,16 +401,16 @@ def _equal_bytes(log: CommitLog, offset: int, expected: NDArray[np.uint8]) -> in
 # index entries, costs no key.
 
 
-def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> None:
-    file, made = files.open_full(f"{root}/checkpoint", CHECKPOINT_FILE_SIZE)
+def save_checkpoint(opened: Opened, checkpoint: Checkpoint, files: FileWrites) -> None:
+    file, made = files.open_full(f"{opened.path}/checkpoint", CHECKPOINT_FILE_SIZE)
     with file:
         file.write(0, pack(CHECKPOINT, {name: getattr(checkpoint, name) for name in CHECKPOINT.names or ()}))
         files.sync(file)
     if made:
-        files.sync_directory(root)
+        files.sync_directory(opened.path)
 
 
-def note_flushed(root: str, last_offset: int, timestamp: int) -> None:
+def note_flushed(opened: Opened, last_offset: int, timestamp: int) -> None:
     """Notes in the checkpoint that all messages up to `last_offset` are on the disk.
 
     Called before a commit without flush leaves `abort` in a store that was shut down cleanly. A broker that
@@ -412,7 +418,7 @@ def note_flushed(root: str, last_offset: int, timestamp: int) -> None:
     in the checkpoint (before 5.5, or nothing flushed since) the broker starts at an older file, and cuts the
     log at a damaged message there.
     """
-    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    checkpoint = read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
     if 0 <= checkpoint.logics_physical_offset < last_offset:
         noted = replace(
             checkpoint,
@@ -420,12 +426,12 @@ def note_flushed(root: str, last_offset: int, timestamp: int) -> None:
             logics_msg_timestamp=max(checkpoint.logics_msg_timestamp, timestamp),
             logics_physical_offset=last_offset,
         )
-        save_checkpoint(root, noted, FileWrites(sync=True))
+        save_checkpoint(opened, noted, FileWrites(sync=True))
 
 
-def index_end(root: str, geometry: IndexGeometry, *, last: int = 1) -> int | None:
+def index_end(opened: Opened, geometry: IndexGeometry, *, last: int = 1) -> int | None:
     """The end timestamp (ms) of the `last` index file from the end, 1 being the newest; None without it."""
-    listed = list_index_files(f"{root}/index")
+    listed = list_index_files(f"{opened.path}/index")
     if len(listed) < last:
         return None
     file = IndexFile.open(
@@ -434,13 +440,13 @@ def index_end(root: str, geometry: IndexGeometry, *, last: int = 1) -> int | Non
     return file.header().end_timestamp
 
 
-def lower_index_mark(root: str, geometry: IndexGeometry) -> None:
+def lower_index_mark(opened: Opened, geometry: IndexGeometry) -> None:
     """Lowers `index_msg_timestamp` before the last index file changes.
 
     If this process dies, a broker then removes the file with its incomplete entries, whatever their time.
     Always synced: the checkpoint must be on the disk before the entries.
     """
-    checkpoint = read_checkpoint(f"{root}/checkpoint")
-    full = index_end(root, geometry, last=2) or 0
+    checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
+    full = index_end(opened, geometry, last=2) or 0
     if checkpoint is not None and checkpoint.index_msg_timestamp > full:
-        save_checkpoint(root, replace(checkpoint, index_msg_timestamp=full), FileWrites(sync=True))
+        save_checkpoint(opened, replace(checkpoint, index_msg_timestamp=full), FileWrites(sync=True))

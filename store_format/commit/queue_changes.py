@@ -32,6 +32,7 @@ from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import locate
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 from store_format.survey.fates import has_queue_files
 from store_format.survey.queues import ComparedQueue, PlacedUnits, StoredQueue
 from store_format.survey.right_entries import are_holes
@@ -191,14 +192,14 @@ def _batch_units(stored: StoredQueue, log_start: int, log_stop: int) -> tuple[in
 
 @dataclass(slots=True)
 class QueuesAside:
-    """Units of queues that change, in files below the directory `root`, while the log is read.
+    """Units of queues that change, in files below the directory `opened`, while the log is read.
 
     `put` takes the places of a comparison with the log. The files of a queue are complete if the store has
     none that can be used, and in a batch queue. In another queue they begin with the first place that
     differs, and places without a unit have zeros.
     """
 
-    root: str
+    opened: Opened
     files: FileWrites
     queues: dict[QueueKey, StoredQueue] = field(default_factory=dict)
 
@@ -211,31 +212,33 @@ class QueuesAside:
         if aside is None:
             if queue.is_comparable and not stored.is_batch and not queue.differences:
                 return
-            directory = queue_directory(self.root, *queue.key, stored.kind)
+            directory = queue_directory(self.opened, *queue.key, stored.kind)
             aside = self.queues[queue.key] = replace(stored, directory=directory, files={}, misfit="")
-        _write(self.root, aside, placed.start, placed.units, self.files)
+        _write(self.opened, aside, placed.start, placed.units, self.files)
 
-    def correct(self, root: str, queue: ComparedQueue, log_range: tuple[int, int], files: FileWrites) -> None:
+    def correct(
+        self, opened: Opened, queue: ComparedQueue, log_range: tuple[int, int], files: FileWrites
+    ) -> None:
         """Writes the units that differ into the queue's files, in ascending order.
 
         Lists and compares the files again: entries that point behind the log's end have been removed, and
         right entries behind them.
         """
         aside, stop = self.queues[queue.key], queue.places.stop
-        stored = StoredQueue.list_in(root, queue.key, aside.file_size, is_batch=aside.is_batch)
+        stored = StoredQueue.list_in(opened, queue.key, aside.file_size, is_batch=aside.is_batch)
         if stored.is_batch:
             expired, valid, _ = _batch_units(stored, *log_range)
-            _copy(root, aside, stored, valid, stop, files, shift=stored.first + expired)
+            _copy(opened, aside, stored, valid, stop, files, shift=stored.first + expired)
             return
 
         def differs(wanted: NDArray[np.void], start: int) -> NDArray[np.bool_]:
             return ~queue.right(wanted, stored.read(start, start + len(wanted)), start)
 
-        _copy(root, aside, stored, queue.differences[0].first, stop, files, chosen=differs)
+        _copy(opened, aside, stored, queue.differences[0].first, stop, files, chosen=differs)
 
     def apply(
         self,
-        root: str,
+        opened: Opened,
         changes: Sequence[QueueChange],
         compared: Mapping[QueueKey, ComparedQueue],
         log_range: tuple[int, int],
@@ -245,31 +248,31 @@ class QueuesAside:
         new = {change.queue: compared[change.queue] for change in changes if change.action == "create"}
         for change in changes:
             if change.action in ("complete", "correct"):
-                self.correct(root, compared[change.queue], log_range, files)
+                self.correct(opened, compared[change.queue], log_range, files)
             elif change.action == "replace":
-                self._replace(root, change.queue, files)
+                self._replace(opened, change.queue, files)
             if change.cut is not None:
-                truncate(queue_directory(root, *change.queue), change.cut * CQ_UNIT.itemsize, files)
+                truncate(queue_directory(opened, *change.queue), change.cut * CQ_UNIT.itemsize, files)
         if new:
-            self._create(root, new, files)
+            self._create(opened, new, files)
 
-    def _replace(self, root: str, key: QueueKey, files: FileWrites) -> None:
+    def _replace(self, opened: Opened, key: QueueKey, files: FileWrites) -> None:
         """Puts the built directory in the place of the old one, which is removed with `self.root`."""
         built = self.queues[key]
-        target = queue_directory(root, *key, built.kind)
+        target = queue_directory(opened, *key, built.kind)
         _sync(built.directory, files)
-        files.make_directories(self.root, "old")
-        old = f"{self.root}/old/{len(entry_names(f'{self.root}/old'))}"
+        files.make_directories(self.opened.path, "old")
+        old = f"{self.opened.path}/old/{len(entry_names(f'{self.opened.path}/old'))}"
         if not files.move(target, old):
             raise StoreWriteError(f"{target}: cannot move the directory to {old}: another file system")
         files.move(built.directory, target)
         files.sync_directory(target.rpartition("/")[0])
 
-    def _create(self, root: str, new: Mapping[QueueKey, ComparedQueue], files: FileWrites) -> None:
+    def _create(self, opened: Opened, new: Mapping[QueueKey, ComparedQueue], files: FileWrites) -> None:
         """Moves new queues to their places, all at once if the store has no other simple queue: a broker that
         finds no queue rebuilds all itself. A queue that cannot be moved is copied.
         """
-        is_all_new = not has_queue_files(root)
+        is_all_new = not has_queue_files(opened)
         for key, built in self.queues.items():
             if key in new:
                 _sync(built.directory, files)
@@ -277,7 +280,7 @@ class QueuesAside:
                 files.remove_tree(built.directory)
                 files.remove_directory(built.directory.rpartition("/")[0])
         simple = sorted(key for key, queue in new.items() if not queue.stored.is_batch)
-        if simple and is_all_new and self._move_all(root, files):
+        if simple and is_all_new and self._move_all(opened, files):
             simple = []
         # Readers see by the names of the moved directories that they have to look again.
         moves = [
@@ -289,52 +292,52 @@ class QueuesAside:
             (key, self._numbered(number, directory, files)) for number, (key, directory) in enumerate(moves)
         ]
         for key, directory in moves:
-            target = queue_directory(root, *key, new[key].stored.kind)
-            files.make_directories(root, FOLDERS[new[key].stored.kind], key[0])
+            target = queue_directory(opened, *key, new[key].stored.kind)
+            files.make_directories(opened.path, FOLDERS[new[key].stored.kind], key[0])
             clear_directory(target, files)
             if not files.move(directory, target):
-                self._write_moved(root, new[key], directory, files)
+                self._write_moved(opened, new[key], directory, files)
             files.sync_directory(target.rpartition("/")[0])
 
-    def create_empty(self, root: str, queue: QueueKey, stop: int, size: int, files: FileWrites) -> None:
+    def create_empty(self, opened: Opened, queue: QueueKey, stop: int, size: int, files: FileWrites) -> None:
         """Makes the file of a queue that ends at queue offset `stop` and whose messages are all expired.
 
         One that is there was made by a recovery that was broken off.
         """
-        built, target = f"{self.root}/empty", queue_directory(root, *queue)
+        built, target = f"{self.opened.path}/empty", queue_directory(opened, *queue)
         clear_directory(target, files)
         if list_store_files(target):
             return
         within = stop * CQ_UNIT.itemsize % size
-        files.make_directories(self.root, "empty")
+        files.make_directories(self.opened.path, "empty")
         with files.create(f"{built}/{offset_file_name(stop * CQ_UNIT.itemsize - within)}", size) as file:
             file.write(0, pre_blank_bytes(within // CQ_UNIT.itemsize))
         _sync(built, files)
-        files.make_directories(root, FOLDERS["simple"], queue[0])
+        files.make_directories(opened.path, FOLDERS["simple"], queue[0])
         if not files.move(built, target):
             raise StoreWriteError(f"{target}: cannot move the built queue there: another file system")
         files.sync_directory(target.rpartition("/")[0])
 
-    def _move_all(self, root: str, files: FileWrites) -> bool:
-        for _, _, directory, kind in list_queues(root, lambda _: True):
+    def _move_all(self, opened: Opened, files: FileWrites) -> bool:
+        for _, _, directory, kind in list_queues(opened, lambda _: True):
             if kind == "simple":
                 clear_directory(directory, files)
-        for _, topic_path in list_directories(f"{root}/consumequeue"):
+        for _, topic_path in list_directories(f"{opened.path}/consumequeue"):
             files.remove_directory(topic_path)
-        is_moved = files.move(f"{self.root}/consumequeue", f"{root}/consumequeue")
-        files.sync_directory(root)
+        is_moved = files.move(f"{self.opened.path}/consumequeue", f"{opened.path}/consumequeue")
+        files.sync_directory(opened.path)
         return is_moved
 
     def _numbered(self, number: int, directory: str, files: FileWrites) -> str:
-        files.move(directory, f"{self.root}/{number}")
-        return f"{self.root}/{number}"
+        files.move(directory, f"{self.opened.path}/{number}")
+        return f"{self.opened.path}/{number}"
 
-    def _write_moved(self, root: str, queue: ComparedQueue, directory: str, files: FileWrites) -> None:
+    def _write_moved(self, opened: Opened, queue: ComparedQueue, directory: str, files: FileWrites) -> None:
         """Writes all units of a queue without files; its files aside have been moved to `directory`."""
         aside = self.queues[queue.key]
         moved = {start: f"{directory}/{offset_file_name(start)}" for start in aside.files}
         source = replace(aside, directory=directory, files=moved)
-        _copy(root, source, queue.stored, source.first, queue.places.stop, files)
+        _copy(opened, source, queue.stored, source.first, queue.places.stop, files)
 
 
 def _sync(directory: str, files: FileWrites) -> None:
@@ -354,7 +357,7 @@ def clear_directory(directory: str, files: FileWrites) -> None:
 
 
 def _copy(
-    root: str,
+    opened: Opened,
     source: StoredQueue,
     target: StoredQueue,
     start: int,
@@ -370,13 +373,15 @@ def _copy(
         rows = np.flatnonzero((units["size"] != 0) & chosen(units, low))
         for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []:
             first, end = int(run[0]), int(run[-1]) + 1
-            _write(root, target, low + first + shift, units[first:end], files)
+            _write(opened, target, low + first + shift, units[first:end], files)
 
 
-def _write(root: str, queue: StoredQueue, start: int, units: NDArray[np.void], files: FileWrites) -> None:
-    """Writes units into the queue's files below `root`, from unit `start` on."""
+def _write(
+    opened: Opened, queue: StoredQueue, start: int, units: NDArray[np.void], files: FileWrites
+) -> None:
+    """Writes units into the queue's files below `opened`, from unit `start` on."""
     size = queue.layout.itemsize
-    files.make_directories(root, FOLDERS[queue.kind], queue.topic, str(queue.queue_id))
+    files.make_directories(opened.path, FOLDERS[queue.kind], queue.topic, str(queue.queue_id))
     for low, high in queue.chunks(start, start + len(units)):
         within = low * size % queue.file_size
         path = f"{queue.directory}/{offset_file_name(low * size - within)}"
@@ -390,13 +395,13 @@ def _write(root: str, queue: StoredQueue, start: int, units: NDArray[np.void], f
 
 
 def fill_gap(
-    root: str, queue: QueueKey, start: int, stop: int, first: NDArray[np.void], files: FileWrites
+    opened: Opened, queue: QueueKey, start: int, stop: int, first: NDArray[np.void], files: FileWrites
 ) -> None:
     """Writes the units of the queue offsets [start, stop), which no message has, before the unit `first`."""
-    size = next(file.size for file in list_store_files(queue_directory(root, *queue)))
-    stored = StoredQueue.list_in(root, queue, size, is_batch=False)
+    size = next(file.size for file in list_store_files(queue_directory(opened, *queue)))
+    stored = StoredQueue.list_in(opened, queue, size, is_batch=False)
     for low, high in stored.chunks(start, stop):
-        _write(root, stored, low, lost_units(queue[0], high - low, first), files)
+        _write(opened, stored, low, lost_units(queue[0], high - low, first), files)
 
 
 # ---- the end of the log ------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from store_format.message.locate import locate
 from store_format.message.properties import PropertyTable
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.names import TAGS
+from store_format.opened.store import Opened
 
 _TAGS_LOOKED_AT = 1000  # messages
 _ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
@@ -60,7 +61,7 @@ class IndexCheck:
 
     @staticmethod
     def open(
-        root: str,
+        opened: Opened,
         geometry: IndexGeometry,
         log_start: int,
         log_stop: int,
@@ -76,7 +77,7 @@ class IndexCheck:
         deletes the same files (IndexService.load). Of full files before the physical offset `start` only the
         header is read.
         """
-        check = IndexCheck(f"{root}/index", geometry, log_start, log_stop)
+        check = IndexCheck(f"{opened.path}/index", geometry, log_start, log_stop)
         for listed in list_index_files(check.directory):
             found = _listed_entries(listed.path, geometry, log_stop, start)
             header = found.header
@@ -184,13 +185,13 @@ def _words(entries: NDArray[np.void]) -> NDArray[np.int64]:
     return (mixed ^ entries["key_hash"].astype(np.uint64)).view(np.int64)
 
 
-def indexes_tags(root: str, log: CommitLog, check: IndexCheck) -> bool:
+def indexes_tags(opened: Opened, log: CommitLog, check: IndexCheck) -> bool:
     """Whether the store's broker indexes tags: 5.4 and later do, and always make the directory rocksdbstore.
 
     Without this directory the store's index files decide, else its topics.json. Entries for tags do no harm
     to brokers from 5.0 to 5.3.
     """
-    if "rocksdbstore" in entry_names(root) or read_settings(root) is not None:
+    if "rocksdbstore" in entry_names(opened.path) or read_settings(opened) is not None:
         return True
     for each in check.files:
         if each.file is None:
@@ -209,7 +210,7 @@ def indexes_tags(root: str, log: CommitLog, check: IndexCheck) -> bool:
                     hashes, _ = unit_key_hashes(units.select(np.array([number])))
                     place = int(units.physical_offsets[number])
                     return int(hashes[-1]) in each.between(place, place)["key_hash"].tolist()
-    return not is_broker_49(root)
+    return not is_broker_49(opened)
 
 
 # ---- the files that replace others -------------------------------------------------------------------------

@@ -50,6 +50,7 @@ from store_format.files.read import FileCache, entry_names, list_store_files, st
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.names import SCHEDULE_TOPIC
+from store_format.opened.store import Opened
 from store_format.read.store_root import broker_name_of
 from store_format.survey.gone import begun_again, refuse_lost_log
 from store_format.survey.log_end import find_readable_end
@@ -88,7 +89,7 @@ _Row = tuple[object, ...]
 class RecoverPlan:
     """A planned recovery. `table` shows the changes and writes nothing; `apply` makes them."""
 
-    root: str
+    opened: Opened
     options: RecoverOptions
     broker_name: str
     _survey: RecoverySurvey | None = field(default=None)
@@ -98,14 +99,14 @@ class RecoverPlan:
         """Returns one row for each change, with `RECOVER_COLUMNS`. Reads the whole log, changes nothing."""
         if self._survey is None:
             self._refuse_running()
-            self._seen = _identity_of_files(self.root, self.options)
+            self._seen = _identity_of_files(self.opened, self.options)
             into = self.options.into
             self._commit_row()  # raises as `apply` does, before the log is read
-            options = with_noted_sizes(self.root, self.options)
+            options = with_noted_sizes(self.opened, self.options)
             survey = (
-                find_end(self.root, _open_store_log(self.root, self.options), options)
+                find_end(self.opened, _open_store_log(self.opened, self.options), options)
                 if into is None
-                else _survey_of_copy(self.root, into, options)
+                else _survey_of_copy(self.opened, Opened(into), options)
             )
             survey.compare()
             self._survey = survey
@@ -123,11 +124,11 @@ class RecoverPlan:
         """
         if self.options.into is not None:
             return self._apply_into(self.options.into)
-        with StoreLock(self.root, timeout=self.options.lock_timeout) as lock:
+        with StoreLock(self.opened.path, timeout=self.options.lock_timeout) as lock:
             lock.refuse_other_openers()
             self._refuse_change("since the recovery was planned; plan it again")
             before = self._commit_row()
-            survey = _carry_out_recovery(self.root, self.options)
+            survey = _carry_out_recovery(self.opened, self.options)
             lock.refuse_other_openers()
         return self._table(survey, before)
 
@@ -135,15 +136,15 @@ class RecoverPlan:
         """Recovers the copy; the store itself is only read. A new copy that fails is removed."""
         self._refuse_running()
         self._refuse_change("since the recovery was planned; plan it again")
-        self._seen = _identity_of_files(self.root, self.options)
-        refuse_target(self.root, target)
-        survey = _survey_of_copy(self.root, target, self.options)
+        self._seen = _identity_of_files(self.opened, self.options)
+        refuse_target(self.opened.path, target)
+        survey = _survey_of_copy(self.opened, Opened(target), self.options)
         if survey.refused is not None:
             raise survey.refused
-        is_known = known_queue_file_size(self.root, survey.log, self.options) is not None
+        is_known = known_queue_file_size(self.opened, survey.log, self.options) is not None
         if not is_known or self.options.delay_levels_ms is None:
             survey.compare()  # raises before anything is copied
-            survey = _survey_of_copy(self.root, target, self.options)
+            survey = _survey_of_copy(self.opened, Opened(target), self.options)
         is_new = not entry_names(target, missing_ok=True)
         files = FileWrites(sync=True)
         try:
@@ -159,27 +160,27 @@ class RecoverPlan:
         return self._table(survey)
 
     def _refuse_running(self) -> None:
-        if store_state(self.root) is StoreState.LIVE:
+        if store_state(self.opened) is StoreState.LIVE:
             raise StoreInUseError(
-                f"{self.root}: a broker has the store open; stop the broker, or copy the store first"
+                f"{self.opened}: a broker has the store open; stop the broker, or copy the store first"
             )
 
     def _refuse_change(self, when: str) -> None:
-        if self._seen is not None and self._seen != _identity_of_files(self.root, self.options):
-            raise StoreInUseError(f"{self.root}: the store changed {when}")
+        if self._seen is not None and self._seen != _identity_of_files(self.opened, self.options):
+            raise StoreInUseError(f"{self.opened}: the store changed {when}")
 
     def _commit_row(self) -> list[_Row]:
-        journal = read_journal(self.root)
+        journal = read_journal(self.opened)
         if journal is None:
             return []
         if self.options.into is not None:
             action, what = "left", "its commitlog is another one, and the copy does without the commit"
         elif will_complete(
-            self.root, journal, _open_store_log(self.root, self.options),
+            self.opened, journal, _open_store_log(self.opened, self.options),
             ignore_missing=self.options.ignore_missing_stores, way_out=RECOVER_IGNORING,
         ):  # fmt: skip
             action, what = "complete", "it is completed first"
-        elif is_lost_with_power(self.root, journal):
+        elif is_lost_with_power(self.opened, journal):
             action, what = "drop", "a power loss took its staged files, and it is dropped first"
         else:
             action, what = "drop", "no store of its cluster has begun it, and it is dropped first"
@@ -226,6 +227,7 @@ def recover(
     Example: `recover("/data/store").table()`, then `recover("/data/store").apply()`.
     """
     root = paths.absolute(path)
+    opened = Opened(root)
     if salvage and into is None:
         raise OptionError(
             "salvage: expected into=DIRECTORY (--into) too: the damaged store itself is not changed"
@@ -235,10 +237,10 @@ def recover(
         refuse_target(root, into)
         if topics is not None or not (rebuild_queues and rebuild_index):
             raise OptionError("into: expected all queues and the index, found a part: a copy has none yet")
-    refuse_rocksdb_queues(root)
-    refuse_store(root)
-    conf = broker_conf_of(root, broker_conf)
-    name = broker_name_of(root)
+    refuse_rocksdb_queues(opened)
+    refuse_store(opened)
+    conf = broker_conf_of(opened, broker_conf)
+    name = broker_name_of(opened)
     sizes = conf.commit_log_file_size, conf.queue_file_size, conf.max_hash_slot_num, conf.max_index_num
     options = RecoverOptions(
         topics=None if topics is None else frozenset(topics),
@@ -253,43 +255,43 @@ def recover(
         delay_levels_ms=conf.known_delay_levels_ms,
         log_directories=tuple(map(paths.absolute, commit_log_paths)),
     )
-    return RecoverPlan(root, options, name)
+    return RecoverPlan(opened, options, name)
 
 
-def _identity_of_files(root: str, options: RecoverOptions) -> object:
+def _identity_of_files(opened: Opened, options: RecoverOptions) -> object:
     """Changes when anything that a recovery looks at changes."""
     found = [
         file.path
-        for directory in options.log_directories or (f"{root}/commitlog",)
+        for directory in options.log_directories or (f"{opened.path}/commitlog",)
         for file in list_store_files(directory, irregular=lambda _: None)
     ]
-    for _, _, directory, _ in list_queues(root, lambda _: True, lambda _: None):
+    for _, _, directory, _ in list_queues(opened, lambda _: True, lambda _: None):
         files = list_store_files(directory, irregular=lambda _: None)
         found += [directory, *(file.path for file in files)]
-    found += [file.path for file in list_index_files(f"{root}/index")]
-    found += [f"{root}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
-    return [(path, stat_identity(path)) for path in found], read_journal(root)
+    found += [file.path for file in list_index_files(f"{opened.path}/index")]
+    found += [f"{opened.path}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
+    return [(path, stat_identity(path)) for path in found], read_journal(opened)
 
 
 # ---- carrying it out ---------------------------------------------------------------------------------------
 
 
-def _open_store_log(root: str, options: RecoverOptions) -> CommitLog:
-    directories = options.log_directories or (f"{root}/commitlog",)
+def _open_store_log(opened: Opened, options: RecoverOptions) -> CommitLog:
+    directories = options.log_directories or (f"{opened.path}/commitlog",)
     log = CommitLog.open(directories, FileCache()) if options.salvage else open_log(directories)
-    refuse_lost_log(root, log)
-    return replace(log, whole_size=size_of_cut_file(root, log, options.settings))
+    refuse_lost_log(opened, log)
+    return replace(log, whole_size=size_of_cut_file(opened, log, options.settings))
 
 
-def _carry_out_recovery(root: str, options: RecoverOptions) -> RecoverySurvey:
-    """Recovers the store at `root`, whose lock the caller holds. Raises what `find_end` has as `refused`."""
+def _carry_out_recovery(opened: Opened, options: RecoverOptions) -> RecoverySurvey:
+    """Recovers the store, whose lock the caller holds. Raises what `find_end` has as `refused`."""
     files = FileWrites(sync=True)
-    files.make_directories(root, OWN_DIRECTORY)
-    options = with_noted_sizes(root, options)
+    files.make_directories(opened.path, OWN_DIRECTORY)
+    options = with_noted_sizes(opened, options)
     is_part = not (options.queues and options.index and options.topics is None)
-    if read_journal(root) is not None or (is_part and abort_mark(root) == ""):
-        open_store(root, _commit_options(options), files, way_out=RECOVER_IGNORING)
-    survey = find_end(root, _open_store_log(root, options), options)
+    if read_journal(opened) is not None or (is_part and abort_mark(opened) == ""):
+        open_store(opened.path, _commit_options(options), files, way_out=RECOVER_IGNORING)
+    survey = find_end(opened, _open_store_log(opened, options), options)
     if survey.refused is not None:
         raise survey.refused
     survey = carry_out(survey, files)
@@ -300,37 +302,37 @@ def _carry_out_recovery(root: str, options: RecoverOptions) -> RecoverySurvey:
 def _carry_out_into(survey: RecoverySurvey) -> RecoverySurvey:
     """Makes the copy that `_survey_of_copy` describes, whose lock the caller holds, and recovers it."""
     files = FileWrites(sync=True)
-    source, target = survey.source, survey.root
-    copy_store(source, survey.log, target, files)
+    source, target = survey.source, survey.opened
+    copy_store(source.path, survey.log, target.path, files)
     mine = replace(survey.options, log_directories=(), into=None)
     # The end stays that of the survey: bytes behind it may look like a message in a file of full length.
     survey.whole_in, survey.log = survey.log, _open_store_log(target, mine)
     if survey.holes:
-        fill_holes(survey.log, f"{target}/commitlog", read_ledger(source), survey.holes, files)
+        fill_holes(survey.log, f"{target.path}/commitlog", read_ledger(source), survey.holes, files)
         mine = replace(mine, cut_after_damage=True)  # What can be read lies before the end now.
     survey.options = mine
     survey = carry_out(survey, files)
     _finish(survey, files)
-    open_store(target, _commit_options(mine), files)
-    end_copy(target, files)
+    open_store(target.path, _commit_options(mine), files)
+    end_copy(target.path, files)
     return survey
 
 
 def _finish(survey: RecoverySurvey, files: FileWrites) -> None:
-    root, options = survey.root, _commit_options(survey.options)
+    opened, options = survey.opened, _commit_options(survey.options)
     if survey.index_problem:  # no index file shows its sizes, and none is changed
         options = replace(options, settings=survey.settings)
     if survey.is_crashed:
         # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
-        write_abort_mark(root, "recovered", files)
-        end_rebuild(root)
-    if abort_mark(root):
-        open_store(root, options, files)
-    end_rebuild(root)
-    files.remove(sizes_path(root))
+        write_abort_mark(opened, "recovered", files)
+        end_rebuild(opened)
+    if abort_mark(opened):
+        open_store(opened.path, options, files)
+    end_rebuild(opened)
+    files.remove(sizes_path(opened))
 
 
-def _survey_of_copy(source: str, target: str, options: RecoverOptions) -> RecoverySurvey:
+def _survey_of_copy(source: Opened, target: Opened, options: RecoverOptions) -> RecoverySurvey:
     """What a copy would get: the parts, the holes in the log that would be filled, the log's end."""
     log = _open_store_log(source, options)
     journal = read_journal(source)

@@ -70,6 +70,7 @@ from store_format.metadata.read import (
     read_topics,
 )
 from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.opened.store import Opened
 from store_format.survey.fates import filed_topics, lost_topics, needs_config
 from store_format.survey.gone import (
     FULL,
@@ -108,7 +109,7 @@ def cleared_from(log: CommitLog, end: LogEnd) -> int:
     return log.stop if end.end.kind is EndKind.BLANK else end.offset
 
 
-def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
+def refuse_cut(opened: Opened, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
     """Raises if a writer that clears everything behind `end` would destroy messages that can be read.
 
     `staged` is (physical offset, ms): an interrupted commit has staged everything that was written from that
@@ -119,7 +120,7 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
     another process writes to the store although its lock cannot be seen (NFS, the mount of a virtual
     machine).
     """
-    found = find_readable_end(root, log.relisted(), end)
+    found = find_readable_end(opened, log.relisted(), end)
     if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:
         return
     if found.damage is not None:
@@ -127,7 +128,7 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
         raise _cut_error(found.damage, behind, found.cut)
     if found.offset > end.offset:
         raise StoreInUseError(
-            f"{root}: expected the commitlog to end at {end.offset}, found messages up to {found.offset}: "
+            f"{opened}: expected the commitlog to end at {end.offset}, found messages up to {found.offset}: "
             "another process writes to the store, and its lock cannot be seen from this machine. Nothing was "
             "written. Stop that process, then write again"
         )
@@ -136,7 +137,7 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
             "%s: the commitlog ends at %d. %d whole messages from %d to %d behind this end (%s) are older "
             "than the last message before it, or repeat queue offsets: they are remains of an earlier "
             "recovery, and are cleared",
-            root, found.offset, found.remains, *found.remains_range, found.remains_text,
+            opened.path, found.offset, found.remains, *found.remains_range, found.remains_text,
         )  # fmt: skip
 
 
@@ -177,9 +178,9 @@ def end_reason(end: LogEnd) -> str:
     return "no file follows" if end.end.kind in FULL else "nothing is written there"
 
 
-def lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:
+def lower_checkpoint(opened: Opened, log: CommitLog, end: LogEnd) -> None:
     """Lowers the checkpoint to the log's end: it must not say that later messages are on the disk."""
-    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
     if checkpoint is None:
         return
     last, timestamp = max(end.last_unit_offset, 0), max(log.store_timestamp_at(end.last_unit_offset), 0)
@@ -192,7 +193,7 @@ def lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:
         logics_physical_offset=min(checkpoint.logics_physical_offset, last),
     )
     if lowered != checkpoint:
-        save_checkpoint(root, lowered, FileWrites(sync=True))
+        save_checkpoint(opened, lowered, FileWrites(sync=True))
 
 
 # ---- what a recovery changes -------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ class RecoverySurvey(LogComparison):
         size, end = self.log.file_size, self.stop
         return [
             file
-            for file in (self.log.files if self.root == self.source else ())
+            for file in (self.log.files if self.opened == self.source else ())
             if file.size < size and end < file.start + size and (file.start <= end or not self.is_crashed)
         ]
 
@@ -267,7 +268,7 @@ class RecoverySurvey(LogComparison):
             wanted = self.options.topics.difference(read_topics(self.source) or ())
             self.topics = filed_topics(self.source, lambda each: needs_config(each) and each in wanted)
         self.broken = broken_configs(self.source)
-        self.levels = lowered_levels(self.source, self.root, self.log, self.compared, self.ahead)
+        self.levels = lowered_levels(self.source, self.opened, self.log, self.compared, self.ahead)
 
     def _find_lost(self) -> GivenUp:
         """Entries lead to the messages, or to nothing behind the log's end, or the ledger ends their queues
@@ -312,35 +313,35 @@ def _without(lost: GivenUp, known: GivenUp) -> Iterator[tuple[str, int, int, int
 
 
 def find_end(
-    root: str,
+    opened: Opened,
     log: CommitLog,
     options: RecoverOptions,
-    source: str | None = None,
+    source: Opened | None = None,
     *,
     staged: tuple[int, int] | None = None,
 ) -> RecoverySurvey:
     """The end of the log by the broker's rules, and what a recovery would cut off. Changes nothing.
 
-    `source` is the store of which `root` is a copy without queues; the copy need not exist yet.
+    `source` is the store of which `opened` is a copy without queues; the copy need not exist yet.
     """
-    target, root = root, source or root
-    settings = settings_of_files(root, log, options)
-    size = known_queue_file_size(root, log, options)
+    target, opened = opened, source or opened
+    settings = settings_of_files(opened, log, options)
+    size = known_queue_file_size(opened, log, options)
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
-    is_crashed = abort_mark(root) == ""
+    is_crashed = abort_mark(opened) == ""
     state = StoreState.CRASHED if is_crashed else StoreState.CLEAN
-    queues = queues_in_log(root, log, lambda _: None)  # the comparison reports others
+    queues = queues_in_log(opened, log, lambda _: None)  # the comparison reports others
     known = max(
         (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
         default=-1,
     )
     if is_crashed:
-        end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+        end = end_after_crash(log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
     else:
-        end = end_of_clean_log(log, read_ledger(root), known)
-    filing = filing_behind(root, log, state, end.start)
+        end = end_of_clean_log(log, read_ledger(opened), known)
+    filing = filing_behind(opened, log, state, end.start)
     survey = RecoverySurvey(
-        root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
+        opened=target, source=opened, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
         broker_start=max(filing.start, end.start),
         begins=begun_again(log, queues), filing=filing,
@@ -348,10 +349,10 @@ def find_end(
     survey.end_at(end)
     try:
         if not (options.cut_after_damage or options.salvage):
-            error = lost_last_files(root, log, end, queues, is_crashed=is_crashed)
+            error = lost_last_files(opened, log, end, queues, is_crashed=is_crashed)
             if error is not None and (staged is None or end.offset < staged[0]):
                 raise error
-            refuse_cut(root, log, end, staged=staged)
+            refuse_cut(opened, log, end, staged=staged)
             records = last_records(log, queues, end.offset)
             if records and (staged is None or end.offset < staged[0]):
                 found = (
@@ -387,7 +388,7 @@ class Built:
         now = self.found.options.clock()
         zone = datetime.timezone(datetime.timedelta(seconds=time.localtime(now // 1000).tm_gmtoff))
         return IndexBuilder(
-            self.found.index, kept, f"{self.queues.root}/index", now, zone, FileWrites(sync=False)
+            self.found.index, kept, f"{self.queues.opened.path}/index", now, zone, FileWrites(sync=False)
         )
 
     def apply(self, files: FileWrites) -> None:
@@ -397,22 +398,22 @@ class Built:
         if found.lacks_bytes:
             unnamed = ((*key, *each) for key, queue in found.compared.items() for each in queue.unnamed)
             lost = GivenUp((*unnamed, *self._before_first()))
-            note_given_up(found.root, lost, files)
+            note_given_up(found.opened, lost, files)
             if lost.messages:
                 told = (
                     "%s: %s between others, of which neither the commitlog nor a queue shows more, given up"
                 )
-                _log.warning(told, found.root, lost)
+                _log.warning(told, found.opened.path, lost)
         try:
-            self.queues.apply(found.root, found.changes, found.compared, log_range, files)
+            self.queues.apply(found.opened, found.changes, found.compared, log_range, files)
             for key, end in found.past.items():
                 size = found.settings.mapped_file_size_consume_queue
-                self.queues.create_empty(found.root, key, end.offset, size, files)
+                self.queues.create_empty(found.opened, key, end.offset, size, files)
             self._change_index(files)
         except Exception:
             for name in ("consumequeue", "index"):  # The disk may be full.
                 with suppress(StoreError):
-                    files.remove_tree(f"{self.queues.root}/{name}")
+                    files.remove_tree(f"{self.queues.opened.path}/{name}")
             raise
 
     def _before_first(self) -> Iterator[tuple[str, int, int, int]]:
@@ -441,11 +442,11 @@ class Built:
                 if part.index is not None:
                     index.add(part.index)
         index.close()
-        move_index(check, f"{self.queues.root}/index", files)
-        end = index_end(found.root, found.settings.geometry)
-        checkpoint = read_checkpoint(f"{found.root}/checkpoint") or Checkpoint()
+        move_index(check, f"{self.queues.opened.path}/index", files)
+        end = index_end(found.opened, found.settings.geometry)
+        checkpoint = read_checkpoint(f"{found.opened.path}/checkpoint") or Checkpoint()
         if end is not None and end > checkpoint.index_msg_timestamp:
-            save_checkpoint(found.root, replace(checkpoint, index_msg_timestamp=end), files)
+            save_checkpoint(found.opened, replace(checkpoint, index_msg_timestamp=end), files)
 
 
 def compare_aside(found: LogComparison) -> Built:
@@ -453,32 +454,32 @@ def compare_aside(found: LogComparison) -> Built:
 
     Leaves nothing behind if the comparison raises. The caller calls `end_rebuild`.
     """
-    files, aside = FileWrites(sync=True), rebuild_path(found.root)
-    was_begun = is_rebuild_begun(found.root)
+    files, aside = FileWrites(sync=True), rebuild_path(found.opened)
+    was_begun = is_rebuild_begun(found.opened)
     while True:
         files.remove_tree(aside)
-        files.make_directories(found.root, OWN_DIRECTORY, aside.rpartition("/")[2])
-        like = f"{found.root}/consumequeue"  # .rmqlog may be another user's
-        files.give_like(aside, like if stat_identity(like) is not None else found.root)
-        built = Built(found, QueuesAside(aside, FileWrites(sync=False)))
+        files.make_directories(found.opened.path, OWN_DIRECTORY, aside.rpartition("/")[2])
+        like = f"{found.opened.path}/consumequeue"  # .rmqlog may be another user's
+        files.give_like(aside, like if stat_identity(like) is not None else found.opened.path)
+        built = Built(found, QueuesAside(Opened(aside), FileWrites(sync=False)))
         try:
             found.run(on_part=built.add_index, on_placed=built.queues.put)
         except BaseException:
             if not was_begun:
-                end_rebuild(found.root)
+                end_rebuild(found.opened)
             raise
         if not found.needs_all():
             return built
         found = replace(found, start=found.log.min_offset)
 
 
-def is_rebuild_begun(root: str) -> bool:
+def is_rebuild_begun(opened: Opened) -> bool:
     """Whether a process died while it completed queues: some queues may still end too early."""
-    return stat_identity(rebuild_path(root)) is not None
+    return stat_identity(rebuild_path(opened)) is not None
 
 
-def end_rebuild(root: str) -> None:
-    FileWrites(sync=True).remove_tree(rebuild_path(root))
+def end_rebuild(opened: Opened) -> None:
+    FileWrites(sync=True).remove_tree(rebuild_path(opened))
 
 
 # ---- after a crash, and in a recovery ----------------------------------------------------------------------
@@ -492,21 +493,21 @@ def repair(held: HeldStore, *, mended: int | None = None, staged: tuple[int, int
     missing queue and index entries, however many files that takes: a 5.4 broker scans the last 10 files only.
     Raises, before any change, what `LogComparison.run` raises, and the `refused` of `find_end`.
     """
-    survey = find_end(held.root, held.log, held.compared(index=True), staged=staged)
+    survey = find_end(held.opened, held.log, held.compared(index=True), staged=staged)
     if survey.refused is not None:
         raise survey.refused
     _log.warning(
         "%s: a broker crashed on this store; its commitlog ends at %d, completing queue and index entries "
         "from %d on",
-        held.root,
+        held.opened.path,
         survey.stop,
         survey.end.scan_start,
     )
     survey.written, survey.mended = (), mended
-    if survey.known >= 0 and not is_rebuild_begun(held.root):
+    if survey.known >= 0 and not is_rebuild_begun(held.opened):
         survey.start = max(survey.start, survey.end.scan_start)
     carry_out(survey, held.files)
-    end_rebuild(held.root)
+    end_rebuild(held.opened)
     return survey.end
 
 
@@ -514,15 +515,15 @@ def carry_out(survey: RecoverySurvey, files: FileWrites) -> RecoverySurvey:
     """Makes the changes that a recovery needs. Returns the survey with what was compared."""
     built = compare_aside(survey)
     assert isinstance(built.found, RecoverySurvey)
-    survey, root = built.found, survey.root
+    survey, opened = built.found, survey.opened
     survey.find_files()
     _note_sizes(survey, files)
     _keep_aside(survey, files)
-    write_topics(root, survey.topics, survey.options.clock(), files)
+    write_topics(opened, survey.topics, survey.options.clock(), files)
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
     if survey.levels:
         levels = {each.level: each.end for each in survey.levels}
-        write_delay_offsets(root, levels, timestamp=survey.options.clock(), files=files)
+        write_delay_offsets(opened, levels, timestamp=survey.options.clock(), files=files)
     cut_behind_end(survey, files)
     built.apply(files)
     return survey
@@ -531,7 +532,7 @@ def carry_out(survey: RecoverySurvey, files: FileWrites) -> RecoverySurvey:
 def _keep_aside(survey: RecoverySurvey, files: FileWrites) -> None:
     """Renames the configuration files that no broker loads; a `.bak` that can be read takes their place."""
     for broken in survey.broken:
-        path = survey.root + broken.removeprefix(survey.source)
+        path = survey.opened.path + broken.removeprefix(survey.source.path)
         names = (f"{path}.broken{number or ''}" for number in itertools.count())
         files.rename(path, next(name for name in names if not exists(name)))
         backup = read_bytes(f"{path}.bak")
@@ -547,7 +548,7 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     the process dies before the log is cleared, the remaining entries show the next writer that it has to
     continue.
     """
-    root, log, end = survey.root, survey.log, survey.end
+    opened, log, end = survey.opened, survey.log, survey.end
     limit = OFFSET_MAX if survey.staged is None else max(survey.staged[0], end.offset)
     gone = pointing_to(survey.queues, [(end.offset, limit)]) if end.offset < limit else []
     is_cut = survey.options.cut_after_damage and not survey.options.salvage
@@ -556,9 +557,9 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
         each for each in gone if is_lost and (is_cut or not _is_whole(survey.whole_in or log, each.physical))
     ]
     holes = [(hole.start, hole.stop) for hole in survey.filled]
-    fillers = tuple(holes) if root != survey.source else ()
+    fillers = tuple(holes) if opened != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
-    lost += [*pointing_to(survey.queues, holes), *gone_by_ledger(root, log, lambda: ends)]
+    lost += [*pointing_to(survey.queues, holes), *gone_by_ledger(opened, log, lambda: ends)]
     noted, begins = [], []
     for each in lost:
         key = each.topic, each.queue_id
@@ -566,19 +567,19 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
         noted += [(*key, *place) for place in places]
         if places and not places[0][0] and each.physical >= 0:
             begins.append((*key, min(each.physical, end.offset)))  # behind the end it may lead anywhere
-    note_given_up(root, GivenUp(tuple(noted), fillers, tuple(begins)), files)
-    before = read_ledger(root)
+    note_given_up(opened, GivenUp(tuple(noted), fillers, tuple(begins)), files)
+    before = read_ledger(opened)
     ledger = before.with_given_up(
         lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)
     )
     if ledger != before:
-        write_ledger(root, ledger, files)
-    if root != survey.source or survey.stop == log.min_offset:  # an empty log looks like one that was lost
-        lower_checkpoint(root, log, end)
-    if root != survey.source:
+        write_ledger(opened, ledger, files)
+    if opened != survey.source or survey.stop == log.min_offset:  # an empty log looks like one that was lost
+        lower_checkpoint(opened, log, end)
+    if opened != survey.source:
         pass  # it has no queue yet, or those of a recovery that was broken off
     elif survey.is_crashed:
-        for _, _, directory, kind in list_queues(root, lambda _: True):
+        for _, _, directory, kind in list_queues(opened, lambda _: True):
             with suppress(StoreError):  # a queue that is left as it is
                 cut_queue(directory, kind, end.offset, files)
     elif survey.ahead:
@@ -617,19 +618,19 @@ def _is_whole(log: CommitLog, physical: int) -> bool:
 
 def _cut_queues(survey: RecoverySurvey, gone: Sequence[Gone], files: FileWrites) -> None:
     """Removes the queue entries behind the end of a log without a crash, and those of the index."""
-    root, log, end = survey.root, survey.log, survey.end
+    opened, log, end = survey.opened, survey.log, survey.end
     first = min(gone, key=lambda each: each.physical, default=None)
     name = "" if first is None else f"{shown(first.topic)}-{first.queue_id} offset {first.first}"
     _log.warning(
         "%s: the commitlog ends at %d: %s. Consume queues point to messages behind this end, the first at "
         "%s, physical offset %d (entries: %d, queues: %d). These messages cannot be read; the entries are "
         "removed, as a broker that starts does",
-        root, end.offset, end_reason(end), name, -1 if first is None else first.physical,
+        opened.path, end.offset, end_reason(end), name, -1 if first is None else first.physical,
         sum(each.count for each in gone), len(survey.ahead),
     )  # fmt: skip
-    lower_checkpoint(root, log, end)
+    lower_checkpoint(opened, log, end)
     if survey.options.index and not survey.index_problem:
-        cut_index(f"{root}/index", end.offset, log.store_timestamp_at, survey.settings.geometry, files)
+        cut_index(f"{opened.path}/index", end.offset, log.store_timestamp_at, survey.settings.geometry, files)
     for queue, _ in survey.ahead:
         cut_queue(queue.directory, queue.kind, end.offset, files)
 
@@ -638,13 +639,13 @@ def _cut_queues(survey: RecoverySurvey, gone: Sequence[Gone], files: FileWrites)
 
 
 def lowered_levels(
-    source: str,
-    root: str,
+    source: Opened,
+    opened: Opened,
     log: CommitLog,
     compared: Mapping[QueueKey, ComparedQueue],
     ahead: Sequence[tuple[QueueBounds, int]],
 ) -> list[LoweredLevel]:
-    """The levels in `source`'s delayOffset.json that are ahead of their queues in `root`.
+    """The levels in `source`'s delayOffset.json that are ahead of their queues in `opened`.
 
     `compared` are the queues by the messages of the log, `ahead` the queues that are cut, with the number of
     the first unit that is cut. Nothing is known of other queues.
@@ -662,7 +663,7 @@ def lowered_levels(
             end = max(end, compared[key].places.max_offset)
             if key not in cut:
                 try:
-                    bounds = queue_bounds("simple", queue_directory(root, *key), *key, log.min_offset)
+                    bounds = queue_bounds("simple", queue_directory(opened, *key), *key, log.min_offset)
                 except StoreError:
                     continue
                 end = max(end, bounds.max_offset if bounds is not None else 0)
@@ -674,8 +675,8 @@ def lowered_levels(
 # ---- sizes -------------------------------------------------------------------------------------------------
 
 
-def sizes_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/recover.json"
+def sizes_path(opened: Opened) -> str:
+    return f"{opened.path}/{OWN_DIRECTORY}/recover.json"
 
 
 def _note_sizes(survey: RecoverySurvey, files: FileWrites) -> None:
@@ -683,12 +684,12 @@ def _note_sizes(survey: RecoverySurvey, files: FileWrites) -> None:
     if survey.index is not None and (survey.changes or survey.index.bad_from is not None):
         batch = batch_file_size(survey.source, survey.options.batch_queue_file_size)
         value = asdict(survey.settings) | {"batch": batch}
-        files.replace(sizes_path(survey.root), json.dumps(value).encode())
+        files.replace(sizes_path(survey.opened), json.dumps(value).encode())
 
 
-def with_noted_sizes(root: str, options: RecoverOptions) -> RecoverOptions:
+def with_noted_sizes(opened: Opened, options: RecoverOptions) -> RecoverOptions:
     """The options, with the sizes that a recovery noted before it was interrupted."""
-    data = read_bytes(sizes_path(root))
+    data = read_bytes(sizes_path(opened))
     if data is None or options.settings is not None:
         return options
     try:
@@ -697,5 +698,5 @@ def with_noted_sizes(root: str, options: RecoverOptions) -> RecoverOptions:
         return replace(options, settings=StoreSettings(**value), batch_queue_file_size=batch)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
-            sizes_path(root), 0, "the sizes of a store", "something else; give them with --broker-conf"
+            sizes_path(opened), 0, "the sizes of a store", "something else; give them with --broker-conf"
         ) from error

@@ -40,6 +40,7 @@ from store_format.index.file import IndexGeometry
 from store_format.index.updates import last_index_file, rewind_index
 from store_format.layouts import INDEX_HEADER, MESSAGE_HEADS
 from store_format.metadata.read import Checkpoint, read_checkpoint
+from store_format.opened.store import Opened
 from store_format.survey.log_end import LogEnd, end_after_crash, scan_to_end
 
 _log = logging.getLogger(__name__)
@@ -52,59 +53,59 @@ def roll_forward(held: HeldStore, journal: Journal) -> None:
     ASYNC_FLUSH whose staged files were lost with the power is dropped, and the store is to be repaired as
     after a broker's crash. Raises what `refuse_incomplete` raises.
     """
-    root, files = held.root, held.files
+    opened, files = held.opened, held.files
     held = replace(
         held,
         options=replace(held.options, message_index_enable=journal.index, clock=lambda: journal.written_at),
     )
-    state = state_of(root, journal)
+    state = state_of(opened, journal)
     if state.writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR):
-        remove_journal(root, files)
-        remove_staging(root, journal.staged, files)
+        remove_journal(opened, files)
+        remove_staging(opened, journal.staged, files)
         return
-    if is_lost_with_power(root, journal):
+    if is_lost_with_power(opened, journal):
         _log.warning(
             "%s: a commit of %d messages with ASYNC_FLUSH was interrupted by a power loss, and its staged "
             "files are not complete. The commit is dropped; those of its messages stay that a broker would "
             "find. Run the job again",
-            root, journal.units,
+            opened.path, journal.units,
         )  # fmt: skip
-        write_crash_mark(root, files)
-        remove_journal(root, files)
-        remove_staging(root, journal.staged, files)
+        write_crash_mark(opened, files)
+        remove_journal(opened, files)
+        remove_staging(opened, journal.staged, files)
         return
-    _log.warning("%s: a commit of %d messages was interrupted; completing it now", root, journal.units)
-    refuse_incomplete(root, journal, held.log)
-    publication = Publication(root, journal, held.log, files)
+    _log.warning("%s: a commit of %d messages was interrupted; completing it now", opened.path, journal.units)
+    refuse_incomplete(opened, journal, held.log)
+    publication = Publication(opened, journal, held.log, files)
     present = publication.count_present(held.log)
-    if state.writing is Writing.REPEAT and _is_ours_alone(root, held.log, present, journal):
+    if state.writing is Writing.REPEAT and _is_ours_alone(opened, held.log, present, journal):
         repeat(held, journal)
     else:
         crashed = state.abort in (Abort.BROKER, Abort.THIS)
         _complete_behind_broker(held, journal, publication, present, crashed=crashed)
-    conclude(root, journal, files)
-    remove_staging(root, journal.staged, files)
+    conclude(opened, journal, files)
+    remove_staging(opened, journal.staged, files)
 
 
 def repeat(held: HeldStore, journal: Journal) -> None:
     """Restores the end of the index and does all steps again: they write the same bytes as before."""
-    root, files = held.root, held.files
+    opened, files = held.opened, held.files
     if journal.index:
         rewind_index(
-            f"{root}/index",
+            f"{opened.path}/index",
             journal.index_base,
             IndexGeometry(journal.hash_slot_num, journal.index_num),
             files,
         )
-    publish(Publication(root, journal, held.relisted().log, files), files)
+    publish(Publication(opened, journal, held.relisted().log, files), files)
 
 
-def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal) -> bool:
+def _is_ours_alone(opened: Opened, log: CommitLog, present: Present, journal: Journal) -> bool:
     """Whether nobody else wrote since. A 4.9 broker leaves our mark in `abort` as it is.
 
     A scan takes our unit for whole if it was torn in its properties: the bytes behind the unit decide.
     """
-    if _lost_index_file(root, journal) is not None:
+    if _lost_index_file(opened, journal) is not None:
         return False
     if not log.files:
         return True
@@ -113,13 +114,13 @@ def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal
     return run is None or isinstance(run, Damage) or set(run.physical_offsets[:2].tolist()) <= ours
 
 
-def _lost_index_file(root: str, journal: Journal) -> int | None:
+def _lost_index_file(opened: Opened, journal: Journal) -> int | None:
     """The physical offset of the first message in the last index file before the commit, if that is gone.
 
     A broker that starts after a crash deletes index files.
     """
     base = journal.index_base if journal.index else None
-    if base is None or base[0] in entry_names(f"{root}/index", missing_ok=True):
+    if base is None or base[0] in entry_names(f"{opened.path}/index", missing_ok=True):
         return None
     return int(np.frombuffer(bytes.fromhex(base[1]), INDEX_HEADER)["begin_physical_offset"][0])
 
@@ -143,10 +144,10 @@ def _mend_log(held: HeldStore, end: int, journal: Journal, present: Present) -> 
     return torn
 
 
-def _mend_queue(root: str, torn: Torn, journal: Journal, position: int, files: FileWrites) -> None:
+def _mend_queue(opened: Opened, torn: Torn, journal: Journal, position: int, files: FileWrites) -> None:
     if torn.queue >= 0:
         queue_files = QueueFiles(
-            root,
+            opened,
             journal.queues[torn.queue : torn.queue + 1],
             [torn.queue_offset],
             journal.queue_file_size,
@@ -168,12 +169,12 @@ def _complete_behind_broker(
     The broker has indexed and queued the messages it kept, or that is done here in its place: a missing
     `abort` does not prove that a broker has run. Only the rest of the batch is written, at the log's end.
     """
-    root, files = held.root, held.files
-    write_topics(root, journal.new_topics, journal.written_at, files)
-    staged = (journal.base, newest_timestamp(root, journal))
-    lost = _lost_index_file(root, journal)
+    opened, files = held.opened, held.files
+    write_topics(opened, journal.new_topics, journal.written_at, files)
+    staged = (journal.base, newest_timestamp(opened, journal))
+    lost = _lost_index_file(opened, journal)
     if crashed:
-        found = end_after_crash(held.log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+        found = end_after_crash(held.log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
         # Before the repair, so that the keys and the tag of the whole message are indexed.
         torn = _mend_log(held, found.offset, journal, present)
         mended = present.position if lost is None and torn is not None else lost
@@ -182,7 +183,7 @@ def _complete_behind_broker(
     else:
         end = scan_to_end(held.log, journal.base, journal.base)
         if not held.options.cut_after_damage:
-            refuse_cut(root, held.log, end, staged=staged)
+            refuse_cut(opened, held.log, end, staged=staged)
         held.log_files.clear_behind(end.offset)
         held = held.relisted()
         torn = _mend_log(held, end.offset, journal, present)
@@ -191,7 +192,7 @@ def _complete_behind_broker(
         reading = replace(held, options=replace(held.options, unfiled_queues="read"))
         complete_queues(reading, _writer_end(held, end), start, journal.new_topics, index=True, mended=mended)
     if torn is not None:
-        _mend_queue(root, torn, journal, present.position, files)
+        _mend_queue(opened, torn, journal, present.position, files)
     count = present.units + (torn is not None)
     if count == journal.units - journal.skip:
         note_in_ledger(publication, files)
@@ -206,7 +207,7 @@ def _writer_end(held: HeldStore, end: LogEnd) -> WriterEnd:
 
 def _write_rest(held: HeldStore, journal: Journal, count: int, end: LogEnd) -> None:
     """Publishes the messages behind the first `count` at the log's end, with a journal of their own."""
-    root, log, files = held.root, held.log, held.files
+    opened, log, files = held.opened, held.log, held.files
     last = _writer_end(held, end)
     held = replace(held, options=replace(held.options, unfiled_queues="skip"))
     places = queue_append_positions(held, last, journal.queues)
@@ -217,8 +218,8 @@ def _write_rest(held: HeldStore, journal: Journal, count: int, end: LogEnd) -> N
         queue_bases=tuple(place.base for place in places),
         gaps=gaps_before(places),
         store_timestamp=max(journal.store_timestamp, last.last_timestamp),
-        index_base=last_index_file(f"{root}/index"),
+        index_base=last_index_file(f"{opened.path}/index"),
         before=None if journal.before is None else bytes_before(log, end.offset, end.last_unit_offset),
     )
-    write_journal(root, rest, files)
-    publish(Publication(root, rest, log, files), files)
+    write_journal(opened, rest, files)
+    publish(Publication(opened, rest, log, files), files)

@@ -29,6 +29,7 @@ from store_format.errors import IllegalMessageError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites, saying_nothing_written
 from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, StoredMessages, encode
+from store_format.opened.store import Opened
 from store_format.read.store import Store
 from store_format.survey.gone import refuse_lost_log
 
@@ -44,19 +45,20 @@ def stage_messages(
     Raises IllegalMessageError as `stage_columns` does, StoreNotFoundError for a lost commitlog, and
     StoreWriteError for a disk that is too full (`CommitOptions.disk_limit`).
     """
-    refuse_full_disk(root, options.disk_limit, options.conf, options.log_directories)
+    opened = Opened(root)
+    refuse_full_disk(opened, options.disk_limit, options.conf, options.log_directories)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
-    refuse_lost_log(root, log)
+    refuse_lost_log(opened, log)
     with saying_nothing_written():
-        writer = StagingWriter(root, os.urandom(8).hex(), sync=options.sync)
+        writer = StagingWriter(opened, os.urandom(8).hex(), sync=options.sync)
         try:
             stage_columns(
                 writer,
                 messages,
-                crc_property=ends_with_crc_property(log, read_ledger(root)),
+                crc_property=ends_with_crc_property(log, read_ledger(opened)),
                 tag_keys=options.tag_keys,
                 message_size_max=message_size_max,
-                delay_levels_ms=broker_conf_of(root, options.conf).message_delay_levels_ms,
+                delay_levels_ms=broker_conf_of(opened, options.conf).message_delay_levels_ms,
             )
             return writer.close()
         except BaseException:
@@ -68,7 +70,7 @@ def stage_messages(
 class WriteSession:
     """A locked store whose last crash is completed. Use `write_session` to make one."""
 
-    root: str
+    opened: Opened
     options: CommitOptions
     lock: StoreLock
     files: FileWrites
@@ -76,14 +78,14 @@ class WriteSession:
     def store(self) -> Store:
         """The store as it is now: open it again after an append."""
         return Store.open(
-            self.root,
+            self.opened.path,
             commit_log_paths=self.options.log_directories,
             unfiled_queues=self.options.unfiled_queues,
             fail_on_unknown=False,
         )
 
     def ledger(self) -> Ledger:
-        return read_ledger(self.root)
+        return read_ledger(self.opened)
 
     def append(
         self,
@@ -99,7 +101,7 @@ class WriteSession:
         """
         options = replace(self.options, new_topics={**self.options.new_topics, **(new_topics or {})})
         return self.append_staged(
-            stage_messages(self.root, messages, options, message_size_max=_COPY_SIZE_MAX),
+            stage_messages(self.opened.path, messages, options, message_size_max=_COPY_SIZE_MAX),
             turn,
             store_timestamps,
             options,
@@ -107,7 +109,7 @@ class WriteSession:
 
     def next_places(self, messages: MessageColumns) -> NDArray[np.int64]:
         """The physical offsets that these messages get if the next append begins with them."""
-        held = open_store(self.root, self.options, self.files)
+        held = open_store(self.opened.path, self.options, self.files)
         end = find_writer_end(held)
         crc_property = ends_with_crc_property(held.log, held.ledger)
         units = encode(messages, crc_property=crc_property, message_size_max=_COPY_SIZE_MAX)
@@ -116,7 +118,7 @@ class WriteSession:
 
     def refused(self, messages: StoredMessages) -> dict[int, IllegalMessageError]:
         """The messages that `append` refuses for their topic or a size: the error by place."""
-        held = open_store(self.root, self.options, self.files)
+        held = open_store(self.opened.path, self.options, self.files)
         crc_property = ends_with_crc_property(held.log, held.ledger)
         found: dict[int, IllegalMessageError] = {}
         ranges = [(0, len(messages))]
@@ -137,7 +139,7 @@ class WriteSession:
 
     def flush(self) -> None:
         """Writes what ASYNC commits left to the disk. `abort` is gone then, as after a clean shutdown."""
-        open_store(self.root, replace(self.options, sync=True), FileWrites(sync=True))
+        open_store(self.opened.path, replace(self.options, sync=True), FileWrites(sync=True))
 
     def append_staged(
         self,
@@ -147,7 +149,7 @@ class WriteSession:
         options: CommitOptions,
     ) -> CommitResult:
         return commit_held(
-            self.lock, self.root, [staged], turn=turn, store_timestamps=store_timestamps, options=options
+            self.lock, self.opened, [staged], turn=turn, store_timestamps=store_timestamps, options=options
         )
 
 
@@ -158,11 +160,12 @@ def write_session(root: str, options: CommitOptions | None = None) -> Iterator[W
     Raises StoreInUseError if a broker or another writer has the store, and UnsupportedFormatError for a store
     that is not written to.
     """
+    opened = Opened(root)
     options = options or CommitOptions()
-    refuse_store(root)
+    refuse_store(opened)
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
         files = FileWrites(sync=options.sync)
         open_store(root, options, files)
-        yield WriteSession(root, options, lock, files)
+        yield WriteSession(opened, options, lock, files)
         lock.refuse_other_openers()

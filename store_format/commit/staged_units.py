@@ -26,6 +26,7 @@ from store_format.files.read import entry_names, open_view
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index.updates import IndexBatch
+from store_format.opened.store import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class StagedUnits:
 
 
 def check_staged(
-    root: str, staged: StagedFile, *, records_sum: bool = True, chunk_size: int = 1 << 20
+    opened: Opened, staged: StagedFile, *, records_sum: bool = True, chunk_size: int = 1 << 20
 ) -> None:
     """Checks size and checksum of both files. Without `records_sum` a `RecordsCheck` has to sum the records.
 
@@ -63,8 +64,8 @@ def check_staged(
     another writer removed it as abandoned, or driver and executors see different directories.
     """
     for path, size, expected in (
-        (staged.records_path(root), staged.records_size, staged.records_sum),
-        (staged.meta_path(root), staged.meta_size, staged.meta_sum),
+        (staged.records_path(opened), staged.records_size, staged.records_sum),
+        (staged.meta_path(opened), staged.meta_size, staged.meta_sum),
     ):
         found = BlockSum()
         buffer = np.empty(min(chunk_size, max(size, 1)), np.uint8)
@@ -98,8 +99,8 @@ class RecordsCheck:
     Reading the file twice would cost a fifth of a commit.
     """
 
-    def __init__(self, root: str, staged: StagedFile) -> None:
-        self._path = staged.records_path(root)
+    def __init__(self, opened: Opened, staged: StagedFile) -> None:
+        self._path = staged.records_path(opened)
         self._staged = staged
         self._sum = BlockSum()
         self._position = 0
@@ -135,7 +136,7 @@ def _open_staged(path: str) -> FileView:
 
 
 def read_staged(
-    root: str,
+    opened: Opened,
     staged: StagedFile,
     *,
     chunk_size: int,
@@ -147,7 +148,7 @@ def read_staged(
 
     Without `has_keys` they have no key hashes.
     """
-    path = staged.meta_path(root)
+    path = staged.meta_path(opened)
     position, number = 0, 0
     with _open_staged(path) as view:
         at = 0
@@ -206,14 +207,14 @@ def _runs_of_part(
         start = stop
 
 
-def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -> None:
+def remove_staging(opened: Opened, staged: Sequence[StagedFile], files: FileWrites) -> None:
     """Removes the staged files, and the directories of their writes. Missing files are no error.
 
     Large files are gone at once, but a thread frees them. The batch is committed by then: a file that cannot
     be removed is logged, and `abandoned_staging.collect` removes it later.
     """
-    sizes = {each.records_path(root): each.records_size for each in staged}
-    sizes |= {each.meta_path(root): each.meta_size for each in staged}
+    sizes = {each.records_path(opened): each.records_size for each in staged}
+    sizes |= {each.meta_path(opened): each.meta_size for each in staged}
     held: list[int] = []
     if sum(sizes.values()) >= _FREED_LATER_MIN:
         held = hold(path for path, size in sizes.items() if size >= _HELD_MIN)
@@ -222,7 +223,7 @@ def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -
             files.remove(path)
         held = close_named(held)
         for write in dict.fromkeys(each.write for each in staged):
-            directory = staging_path(root, write)
+            directory = staging_path(opened, write)
             for name in entry_names(directory, missing_ok=True):
                 if name.endswith(TIMES_SUFFIX):
                     files.remove(f"{directory}/{name}")
@@ -254,7 +255,7 @@ class Chunk(NamedTuple):
 
 
 def read_chunks(
-    root: str, journal: Journal, *, chunk_size: int, units_max: int, has_keys: bool
+    opened: Opened, journal: Journal, *, chunk_size: int, units_max: int, has_keys: bool
 ) -> Iterator[Chunk]:
     """All messages behind the first `journal.skip`, in chunks of about `chunk_size` bytes.
 
@@ -269,20 +270,20 @@ def read_chunks(
         )
         at = done + min(skip, staged.units)
         for units in read_staged(
-            root, staged, chunk_size=chunk_size, units_max=units_max, skip=skip, has_keys=has_keys
+            opened, staged, chunk_size=chunk_size, units_max=units_max, skip=skip, has_keys=has_keys
         ):
-            times = _store_timestamps(root, journal, at, len(units))
+            times = _store_timestamps(opened, journal, at, len(units))
             yield Chunk(staged, units, number_of[units.queue], times)
             at += len(units)
         skip = max(skip - staged.units, 0)
         done += staged.units
 
 
-def read_groups(root: str, journal: Journal, *, units: int) -> Iterator[list[Chunk]]:
+def read_groups(opened: Opened, journal: Journal, *, units: int) -> Iterator[list[Chunk]]:
     """The chunks in groups of at least `units` messages, but for the last. A chunk has at most `units`."""
     group: list[Chunk] = []
     count = 0
-    for chunk in read_chunks(root, journal, chunk_size=1 << 62, units_max=units, has_keys=journal.index):
+    for chunk in read_chunks(opened, journal, chunk_size=1 << 62, units_max=units, has_keys=journal.index):
         group.append(chunk)
         count += len(chunk.units)
         if count >= units:
@@ -292,15 +293,15 @@ def read_groups(root: str, journal: Journal, *, units: int) -> Iterator[list[Chu
         yield group
 
 
-def newest_timestamp(root: str, journal: Journal) -> int:
+def newest_timestamp(opened: Opened, journal: Journal) -> int:
     """The latest store time (ms) of the journal's messages."""
     if journal.store_timestamps is None:
         return journal.store_timestamp
-    return int(_store_timestamps(root, journal, 0, journal.units).max())
+    return int(_store_timestamps(opened, journal, 0, journal.units).max())
 
 
-def _store_timestamps(root: str, journal: Journal, first: int, count: int) -> NDArray[np.int64]:
-    path = journal.times_path(root)
+def _store_timestamps(opened: Opened, journal: Journal, first: int, count: int) -> NDArray[np.int64]:
+    path = journal.times_path(opened)
     if path is None:
         return np.full(count, journal.store_timestamp, np.int64)
     with open_view(path) as view:

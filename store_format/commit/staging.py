@@ -33,6 +33,7 @@ from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, Integers
 from store_format.message.one import head_offset
 from store_format.message.properties import PropertyTable, tags_codes
 from store_format.names import DELAY, DELAY_LEVELS_MS, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY, QueueKey
+from store_format.opened.store import Opened
 
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _SUM_BLOCK = 1 << 16
@@ -51,12 +52,12 @@ _META = pa.schema(
 )
 
 
-def begin_staging(root: str, write: str, *, sync: bool) -> None:
+def begin_staging(opened: Opened, write: str, *, sync: bool) -> None:
     """Creates the directory of a write, in the driver. A task that starts after its removal stages nothing.
 
     With `sync` the directory is on the disk before a journal names files in it.
     """
-    FileWrites(sync=sync).make_directories(root, OWN_DIRECTORY, STAGING, write)
+    FileWrites(sync=sync).make_directories(opened.path, OWN_DIRECTORY, STAGING, write)
 
 
 def bodies_sum(body_crcs: NDArray[np.int64]) -> int:
@@ -115,12 +116,14 @@ class StagingWriter:
     and the directory removed, the writer raises StoreNotFoundError.
     """
 
-    def __init__(self, root: str, write: str, *, sync: bool = True, makes_directory: bool = True) -> None:
+    def __init__(
+        self, opened: Opened, write: str, *, sync: bool = True, makes_directory: bool = True
+    ) -> None:
         self._files = FileWrites(sync=sync)
         self._write = write
         self._makes_directory = makes_directory
         self._name = secrets.token_hex(8)  # random, because attempt numbers of tasks repeat
-        self._directory, self._records, self._meta = self._make(root)
+        self._directory, self._records, self._meta = self._make(opened)
         self._sums = (BlockSum(), BlockSum())
         self._sizes = [0, 0]
         self._units = 0
@@ -130,13 +133,13 @@ class StagingWriter:
         self._parked: dict[QueueKey, None] = {}
         self._crc_property = False
 
-    def _make(self, root: str) -> tuple[str, WritableFile, WritableFile]:
+    def _make(self, opened: Opened) -> tuple[str, WritableFile, WritableFile]:
         """Tries again if a failed attempt has just removed the empty directory."""
-        directory = staging_path(root, self._write)
+        directory = staging_path(opened, self._write)
         for attempt in range(_ATTEMPTS_MAX):
             try:
                 if self._makes_directory:
-                    self._files.make_directories(root, OWN_DIRECTORY, STAGING, self._write)
+                    self._files.make_directories(opened.path, OWN_DIRECTORY, STAGING, self._write)
                 records = self._files.create(f"{directory}/{self._name}{RECORDS_SUFFIX}", 0)
                 return directory, records, self._files.create(f"{directory}/{self._name}.meta", 0)
             except StoreWriteError as error:

@@ -26,6 +26,7 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.metadata.read import Checkpoint, config_path, loaded_bytes, read_checkpoint
 from store_format.metadata.values import TopicConfig, add_topics
+from store_format.opened.store import Opened
 from store_format.survey.fates import topics_counter
 
 
@@ -36,10 +37,10 @@ def publish(publication: Publication, files: FileWrites) -> None:
     sees nothing of the batch, and no queue entry is written before its message. After a failure the
     caller undoes the commit if `publication.touched_queues` is False, else repeats the steps.
     """
-    root, journal = publication.root, publication.journal
-    write_topics(root, journal.new_topics, journal.written_at, files)
-    write_abort_mark(root, journal.id, files)
-    files.sync_directory(root)
+    opened, journal = publication.opened, publication.journal
+    write_topics(opened, journal.new_topics, journal.written_at, files)
+    write_abort_mark(opened, journal.id, files)
+    files.sync_directory(opened.path)
     publication.append_log()
     publication.write_queues()
     if journal.sync:
@@ -49,42 +50,42 @@ def publish(publication: Publication, files: FileWrites) -> None:
 
 
 def note_in_ledger(publication: Publication, files: FileWrites) -> None:
-    root, journal = publication.root, publication.journal
+    opened, journal = publication.opened, publication.journal
     ends = dict(zip(journal.queues, publication.queue_stops, strict=True))
-    counter = topics_counter(root) if journal.new_topics else None
+    counter = topics_counter(opened) if journal.new_topics else None
     created = {} if counter is None else {name: (each, counter) for name, each in journal.new_topics.items()}
-    ledger = read_ledger(root).with_entry(
+    ledger = read_ledger(opened).with_entry(
         journal.key[0] if journal.key else None, publication.entry, ends, created
     )
-    write_ledger(root, ledger, files)
+    write_ledger(opened, ledger, files)
 
 
-def conclude(root: str, journal: Journal, files: FileWrites) -> None:
+def conclude(opened: Opened, journal: Journal, files: FileWrites) -> None:
     """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` there."""
-    if journal.sync and abort_mark(root) is not None:
-        files.remove(f"{root}/abort")
-        files.sync_directory(root)
-    remove_journal(root, files)
+    if journal.sync and abort_mark(opened) is not None:
+        files.remove(f"{opened.path}/abort")
+        files.sync_directory(opened.path)
+    remove_journal(opened, files)
 
 
-def remove_journal(root: str, files: FileWrites) -> None:
+def remove_journal(opened: Opened, files: FileWrites) -> None:
     """Removes the journal of a commit in the ledger. Readers see the batch now, so the doorbell rings."""
     # Not synced: a journal that a power loss brings back is in the ledger, and the next writer removes it.
-    files.remove(journal_path(root))
-    ring_doorbell(root, files)
+    files.remove(journal_path(opened))
+    ring_doorbell(opened, files)
 
 
 def undo(publication: Publication, previous_mark: str | None, files: FileWrites) -> None:
     """Restores the log and `abort`, and removes the journal. Only before a consume queue was touched."""
-    root = publication.root
+    opened = publication.opened
     publication.log_files.clear_behind(publication.journal.base)
     if previous_mark:
-        write_abort_mark(root, previous_mark, files)
+        write_abort_mark(opened, previous_mark, files)
     else:
-        files.remove(f"{root}/abort")
-    files.sync_directory(root)
-    files.remove(journal_path(root))
-    files.sync_directory(journal_path(root).rpartition("/")[0])
+        files.remove(f"{opened.path}/abort")
+    files.sync_directory(opened.path)
+    files.remove(journal_path(opened))
+    files.sync_directory(journal_path(opened).rpartition("/")[0])
 
 
 # ---- checkpoint and topics ---------------------------------------------------------------------------------
@@ -92,8 +93,8 @@ def undo(publication: Publication, previous_mark: str | None, files: FileWrites)
 
 def _write_checkpoint(publication: Publication, files: FileWrites) -> None:
     """Notes what is flushed (StoreCheckpoint as of 5.5, spec 5.1). An ASYNC commit flushes nothing."""
-    root = publication.root
-    before = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    opened = publication.opened
+    before = read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
     offset, timestamp = publication.last_queued
     after = replace(
         before,
@@ -104,54 +105,54 @@ def _write_checkpoint(publication: Publication, files: FileWrites) -> None:
         after = replace(after, logics_msg_timestamp=timestamp, logics_physical_offset=offset)
     if publication.index_msg_timestamp is not None:
         after = replace(after, index_msg_timestamp=publication.index_msg_timestamp)
-    save_checkpoint(root, after, files)
+    save_checkpoint(opened, after, files)
 
 
-def write_topics(root: str, new_topics: Mapping[str, int], timestamp: int, files: FileWrites) -> None:
+def write_topics(opened: Opened, new_topics: Mapping[str, int], timestamp: int, files: FileWrites) -> None:
     """Adds the new topics, by name with their number of queues, that topics.json lacks."""
     if not new_topics:
         return
-    path = config_path(root, "topics.json")
+    path = config_path(opened, "topics.json")
     topics = [TopicConfig(name, number, number) for name, number in new_topics.items()]
     place, data = loaded_bytes(path)
     # A topics.json from before topics were created, as in a copy, is older than the ledger.
-    least = max((counter for _, counter in read_ledger(root).created.values()), default=0)
+    least = max((counter for _, counter in read_ledger(opened).created.values()), default=0)
     text = add_topics(data, topics, timestamp, place, least)
     if text is not None:
-        files.make_directories(root, "config")
+        files.make_directories(opened.path, "config")
         files.persist_config(path, text, is_good=place == path and data is not None)
 
 
 # ---- flushing what ASYNC commits left ----------------------------------------------------------------------
 
 
-def sync_store(root: str, log: CommitLog, log_directories: tuple[str, ...], files: FileWrites) -> None:
+def sync_store(opened: Opened, log: CommitLog, log_directories: tuple[str, ...], files: FileWrites) -> None:
     """Syncs what ASYNC commits and services wrote: the files of log, queues and index, the state files of
     services, the ledger, then their directories.
     """
-    flushed = (read_checkpoint(f"{root}/checkpoint") or Checkpoint()).logics_physical_offset
+    flushed = (read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()).logics_physical_offset
     paths = [file.path for file in log.files if file.stop > flushed]
     directories = list(log_directories)
-    for _, topic_path in list_directories(f"{root}/consumequeue"):
+    for _, topic_path in list_directories(f"{opened.path}/consumequeue"):
         directories.append(topic_path)
         for _, directory in list_directories(topic_path):
             paths += [file.path for file in list_store_files(directory)]
             directories.append(directory)
-    paths += [file.path for file in list_index_files(f"{root}/index")]
-    paths += [file.path for file in list_store_files(f"{root}/timerlog")]
-    names = entry_names(root)
-    paths += [f"{root}/timerwheel"] if "timerwheel" in names else []
-    paths += [entry.path for entry in list_entries(f"{root}/config") if entry.kind == "file"]
+    paths += [file.path for file in list_index_files(f"{opened.path}/index")]
+    paths += [file.path for file in list_store_files(f"{opened.path}/timerlog")]
+    names = entry_names(opened.path)
+    paths += [f"{opened.path}/timerwheel"] if "timerwheel" in names else []
+    paths += [entry.path for entry in list_entries(f"{opened.path}/config") if entry.kind == "file"]
     folders = ("consumequeue", "index", "timerlog", "config", OWN_DIRECTORY)
-    directories += [f"{root}/{name}" for name in folders if name in names]
+    directories += [f"{opened.path}/{name}" for name in folders if name in names]
     for path in paths:
         with files.open(path) as file:
             files.sync(file)
     own = FileWrites(sync=files.is_sync)  # not `files`: these are replaced, and by no other process
-    for entry in list_entries(f"{root}/{OWN_DIRECTORY}"):
+    for entry in list_entries(f"{opened.path}/{OWN_DIRECTORY}"):
         if entry.kind == "file":
             with own.open(entry.path) as file:
                 own.sync(file)
-    for directory in [*directories, root]:
+    for directory in [*directories, opened.path]:
         files.sync_directory(directory)
-    drop_backup(root, files)
+    drop_backup(opened, files)

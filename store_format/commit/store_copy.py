@@ -17,6 +17,7 @@ from store_format.files import paths
 from store_format.files.paths import offset_file_name, symbolic_link
 from store_format.files.read import entry_names, is_directory, list_entries, open_view, read_bytes
 from store_format.files.write import FileWrites
+from store_format.opened.store import Opened
 
 _PIECE = 1 << 16
 _FILES = ("checkpoint", "abort")
@@ -73,10 +74,10 @@ def refuse_target(root: str, target: str) -> None:
         )
 
 
-def copy_parts(root: str, log: CommitLog) -> list[CopiedPart]:
+def copy_parts(opened: Opened, log: CommitLog) -> list[CopiedPart]:
     """What `copy_store` copies."""
     found: dict[str, list[int]] = {"commitlog": [file.size for file in log.files]}
-    for name, path, _ in _others(root):
+    for name, path, _ in _others(opened):
         found.setdefault(name, []).append(_size(path))
     return [CopiedPart(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
 
@@ -92,7 +93,7 @@ def copy_store(root: str, log: CommitLog, target: str, files: FileWrites) -> Non
     for file in log.files:
         size = max(file.size, log.file_size)  # a short file gets its full length: a broker needs it
         _copy(file.path, f"{target}/commitlog/{offset_file_name(file.start)}", size, files)
-    for _, path, names in _others(root):
+    for _, path, names in _others(Opened(root)):
         directory = files.make_directories(target, *names[:-1])
         files.remove(
             f"{directory}/{names[-1]}"
@@ -109,13 +110,13 @@ def end_copy(target: str, files: FileWrites) -> None:
     files.sync_directory(f"{target}/{OWN_DIRECTORY}")
 
 
-def _others(root: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _others(opened: Opened) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """(first name, path, names below the root) of every file that is copied but the commitlog.
 
     A directory of the store may be a link to a directory elsewhere. Raises CorruptStoreError for another link
     at the root in place of something that is copied.
     """
-    for entry in list_entries(root):
+    for entry in list_entries(opened.path):
         is_file = entry.name in _FILES or entry.name.startswith(_PREFIX)
         if not is_file and entry.name not in _DIRECTORIES:
             continue
@@ -126,10 +127,10 @@ def _others(root: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         elif not is_file and entry.kind in ("directory", "link"):
             yield from ((entry.name, path, names) for path, names in _below(entry.path, (entry.name,)))
     for name in _OWN_FILES:
-        if name in entry_names(f"{root}/{OWN_DIRECTORY}", missing_ok=True):
-            yield OWN_DIRECTORY, f"{root}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)
+        if name in entry_names(f"{opened.path}/{OWN_DIRECTORY}", missing_ok=True):
+            yield OWN_DIRECTORY, f"{opened.path}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)
     for name, ending in ((LEFT_OUT, ""), (_POP, ".log")):
-        for path, names in _below(f"{root}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)):
+        for path, names in _below(f"{opened.path}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)):
             if path.endswith(ending):
                 yield OWN_DIRECTORY, path, names
 

@@ -19,6 +19,7 @@ from store_format.files.read import disk_space, entry_names, open_view
 from store_format.metadata.read import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
+from store_format.opened.store import Opened
 
 # every broker that starts puts it into topics.json (TopicConfigManager.init)
 _QUEUE_ID_MAX = 2**31 - 1
@@ -38,14 +39,14 @@ _BY_NAME = {
 }
 
 
-def refuse_store(root: str) -> None:
+def refuse_store(opened: Opened) -> None:
     """Raises UnsupportedFormatError for a store that is not written to."""
-    names = entry_names(root)
+    names = entry_names(opened.path)
     for directory, file, meaning in _BY_FILE:
-        if file in entry_names(f"{root}/{directory}", missing_ok=True):
+        if file in entry_names(f"{opened.path}/{directory}", missing_ok=True):
             raise UnsupportedFormatError(
-                f"{root}: cannot write to a store with {meaning}, found {directory}/{file}. It can be read; "
-                "send messages through its broker, or write to another store"
+                f"{opened}: cannot write to a store with {meaning}, found {directory}/{file}. It can be "
+                "read; send messages through its broker, or write to another store"
             )
     for name in sorted(names):
         meaning = _BY_NAME.get(name) or (
@@ -53,29 +54,29 @@ def refuse_store(root: str) -> None:
         )
         if meaning:
             raise UnsupportedFormatError(
-                f"{root}: cannot write to {meaning}, found {name}. It can be read; send messages through its "
-                "broker, or write to another store"
+                f"{opened}: cannot write to {meaning}, found {name}. It can be read; send messages through "
+                "its broker, or write to another store"
             )
 
 
-def refuse_rocksdb_queues(root: str) -> None:
+def refuse_rocksdb_queues(opened: Opened) -> None:
     """Raises UnsupportedFormatError for a store whose consume queues its broker completes itself."""
-    if has_rocksdb_queues(root):
+    if has_rocksdb_queues(opened):
         raise UnsupportedFormatError(
-            f"{root}: expected consume queues in files, found a RocksDB database (storeType=defaultRocksDB). "
-            "Its broker completes the database from the commitlog when it starts. If the database is lost, "
-            "remove the directory with the file CURRENT and start the broker with "
+            f"{opened}: expected consume queues in files, found a RocksDB database (storeType="
+            "defaultRocksDB). Its broker completes the database from the commitlog when it starts. If the "
+            "database is lost, remove the directory with the file CURRENT and start the broker with "
             "commitLogRecoverMaxNum at least the number of commitlog files. To read the messages without a "
             "broker, read the store as it is: the commitlog alone is enough"
         )
 
 
-def refuse_topics(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
+def refuse_topics(opened: Opened, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
     """Raises UnsupportedFormatError for a topic that is not written to, IllegalMessageError for a bad name.
 
     A bad name, or queue id, is one that a consume queue directory cannot have.
     """
-    batch_topics = entry_names(f"{root}/batchconsumequeue", missing_ok=True)
+    batch_topics = entry_names(f"{opened.path}/batchconsumequeue", missing_ok=True)
     for topic, queue_id in queues:
         if not can_be_queue(topic, 0):
             raise IllegalMessageError(
@@ -102,21 +103,21 @@ def refuse_topics(root: str, queues: Iterable[QueueKey], topics: Mapping[str, To
             )
 
 
-def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfig]) -> None:
+def refuse_timer(opened: Opened, used: Iterable[str], topics: Mapping[str, TopicConfig]) -> None:
     """Raises UnsupportedFormatError for timer messages if the store's broker has no timer to deliver them.
 
     A broker with a timer has its topic in topics.json as soon as it has started (TopicConfigManager.init).
     """
     if TIMER_TOPIC in used and SELF_TEST_TOPIC in topics and TIMER_TOPIC not in topics:
         raise UnsupportedFormatError(
-            f"{root}: cannot write messages with a time of delivery (column deliverTimestamp): topics.json "
+            f"{opened}: cannot write messages with a time of delivery (column deliverTimestamp): topics.json "
             f"has no {TIMER_TOPIC}, so this store's broker is older than 5.0 or has timerWheelEnable=false, "
             "and would never deliver them. Use the column delayTimeLevel, or start a broker with "
             "timerWheelEnable=true on the store first"
         )
 
 
-def refuse_timeline(root: str, conf: BrokerConf) -> None:
+def refuse_timeline(opened: Opened, conf: BrokerConf) -> None:
     """Raises UnsupportedFormatError if the broker keeps waiting timer messages in RocksDB.
 
     Without the setting in broker.conf, `rocksdbstore/` decides: each broker from 5.4 on creates it, and only
@@ -126,12 +127,12 @@ def refuse_timeline(root: str, conf: BrokerConf) -> None:
     found = conf.timer_rocksdb_enable
     where = "broker.conf has timerRocksDBEnable=true"
     if not given and not found:
-        name = _timeline_file(f"{root}/rocksdbstore")
+        name = _timeline_file(f"{opened.path}/rocksdbstore")
         found, where = name is not None, f"found records of the timer in rocksdbstore/{name}"
     if found:
         raise UnsupportedFormatError(
-            f"{root}: cannot deliver timer messages, which wait in a timeline in RocksDB: {where}. Start the "
-            "store's broker, which delivers them; or, if the timeline is not in use any more, set "
+            f"{opened}: cannot deliver timer messages, which wait in a timeline in RocksDB: {where}. Start "
+            "the store's broker, which delivers them; or, if the timeline is not in use any more, set "
             "timerRocksDBEnable=false in broker.conf"
         )
 
@@ -150,7 +151,9 @@ def _timeline_file(directory: str) -> str | None:
     return None
 
 
-def refuse_missing_queues(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
+def refuse_missing_queues(
+    opened: Opened, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]
+) -> None:
     """Raises IllegalMessageError for a queue id that consumers do not read, or producers do not write.
 
     The topic of delay levels has 18 queues in topics.json, however many levels messageDelayLevel has.
@@ -159,7 +162,7 @@ def refuse_missing_queues(root: str, queues: Iterable[QueueKey], topics: Mapping
         config = topics.get(topic)
         if topic != SCHEDULE_TOPIC and config is not None and queue_id not in config.written_queue_ids:
             raise IllegalMessageError(
-                f"{root}: topic {topic} has readQueueNums={config.read_queue_nums} and "
+                f"{opened}: topic {topic} has readQueueNums={config.read_queue_nums} and "
                 f"writeQueueNums={config.write_queue_nums} in topics.json; expected queue ids below both, "
                 f"found a message for queue {queue_id}, which consumers would not read. Nothing was written. "
                 "If the topic was created or changed while this write ran, run it again. Otherwise raise "
@@ -170,14 +173,14 @@ def refuse_missing_queues(root: str, queues: Iterable[QueueKey], topics: Mapping
 # ---- full disks --------------------------------------------------------------------------------------------
 
 
-def full_disk(root: str, log_directories: Sequence[str], limit: int) -> str | None:
+def full_disk(opened: Opened, log_directories: Sequence[str], limit: int) -> str | None:
     """Why a store takes no messages if more than `limit` percent of a disk may not be used; None if it does.
 
     Of several commitlog directories, the emptiest counts.
     """
-    logs = [disk_space(path) for path in log_directories or (f"{root}/commitlog",)]
+    logs = [disk_space(path) for path in log_directories or (f"{opened.path}/commitlog",)]
     log = min(logs, key=lambda disk: disk.used_percent)
-    for disk in (disk_space(root), log, disk_space(f"{root}/consumequeue")):
+    for disk in (disk_space(opened.path), log, disk_space(f"{opened.path}/consumequeue")):
         if disk.used_percent > limit:
             used = f"the file system {disk.mount} is {disk.used_percent} % full"
             return f"{used}, above the limit of {limit} % for writes"
@@ -185,14 +188,14 @@ def full_disk(root: str, log_directories: Sequence[str], limit: int) -> str | No
 
 
 def refuse_full_disk(
-    root: str, limit: int | None, conf: BrokerConf | None, log_directories: Sequence[str] = ()
+    opened: Opened, limit: int | None, conf: BrokerConf | None, log_directories: Sequence[str] = ()
 ) -> None:
     """Raises StoreWriteError if more of a disk is used than `limit` percent, or than the broker allows."""
     if limit is None:
-        limit = broker_conf_of(root, conf).disk_warning_percent
-    reason = full_disk(root, log_directories, limit)
+        limit = broker_conf_of(opened, conf).disk_warning_percent
+    reason = full_disk(opened, log_directories, limit)
     if reason is not None:
         raise StoreWriteError(
-            f"{root}: {reason}; free some space (rmqlog clean), or raise diskSpaceWarningLevelRatio or "
+            f"{opened}: {reason}; free some space (rmqlog clean), or raise diskSpaceWarningLevelRatio or "
             "disk_limit"
         )

@@ -29,6 +29,7 @@ from store_format.files.read import exists, list_directories, list_store_files, 
 from store_format.files.view import FileView
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 
 _BLOCK_SIZE = 4096
 _ZEROS = bytes(2 * _BLOCK_SIZE)
@@ -50,14 +51,14 @@ _QUEUE_ID, _QUEUE_ID_MAX = re.compile(r"0|[1-9][0-9]{0,9}"), 2**31 - 1
 # ---- which queues a store has ------------------------------------------------------------------------------
 
 
-def queue_directory(root: str, topic: str, queue_id: int, kind: QueueKind = "simple") -> str:
+def queue_directory(opened: Opened, topic: str, queue_id: int, kind: QueueKind = "simple") -> str:
     """The directory of a queue's files."""
-    return f"{root}/{FOLDERS[kind]}/{topic}/{queue_id}"
+    return f"{opened.path}/{FOLDERS[kind]}/{topic}/{queue_id}"
 
 
-def ext_directory(root: str, topic: str, queue_id: int) -> str:
+def ext_directory(opened: Opened, topic: str, queue_id: int) -> str:
     """The directory of a queue's extension (enableConsumeQueueExt)."""
-    return f"{root}/consumequeue_ext/{topic}/{queue_id}"
+    return f"{opened.path}/consumequeue_ext/{topic}/{queue_id}"
 
 
 def can_be_queue(topic: str, queue_id: int) -> bool:
@@ -80,7 +81,7 @@ def is_queue_id(name: str) -> bool:
 
 
 def list_queues(
-    root: str, select: Callable[[str], bool], refused: Refused = refuse
+    opened: Opened, select: Callable[[str], bool], refused: Refused = refuse
 ) -> Iterator[tuple[str, int, str, QueueKind]]:
     """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
 
@@ -89,7 +90,7 @@ def list_queues(
     may not be listed; if it does not raise, the topic or queue is left out.
     """
     for kind, folder in FOLDERS.items():
-        for topic, topic_path in list_directories(f"{root}/{folder}", select, refused):
+        for topic, topic_path in list_directories(f"{opened.path}/{folder}", select, refused):
             try:
                 found = list_directories(topic_path, is_queue_id, refused)
             except StorePermissionError as error:
@@ -101,9 +102,9 @@ def list_queues(
             )
 
 
-def has_rocksdb_queues(root: str) -> bool:
+def has_rocksdb_queues(opened: Opened) -> bool:
     """Whether RocksDB keeps the consume queues, so that missing queue files say nothing."""
-    return any(exists(f"{root}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
+    return any(exists(f"{opened.path}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
 
 
 # ---- the files of a queue ----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from store_format.files.read import list_store_files
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import CQ_LOST_TAGS_CODE, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey, is_system_topic
+from store_format.opened.store import Opened
 
 _UNIT_SIZE = CQ_UNIT.itemsize
 
@@ -232,16 +233,16 @@ class QueueFiles:
 
     def __init__(
         self,
-        root: str,
+        opened: Opened,
         queues: Sequence[QueueKey],
         bases: Sequence[int],
         file_size: int,
         files: FileWrites,
     ) -> None:
-        self._root = root
+        self._opened = opened
         self._files = files
         self._ends = [
-            _end(root, topic, queue_id, base, file_size)
+            _end(opened, topic, queue_id, base, file_size)
             for (topic, queue_id), base in zip(queues, bases, strict=True)
         ]
         self._numbers = {queue: number for number, queue in enumerate(queues)}
@@ -260,13 +261,13 @@ class QueueFiles:
             self._ends[number] = end.after(update)
 
     def _file(self, update: CqUpdate, size: int) -> WritableFile:
-        directory = queue_directory(self._root, update.topic, update.queue_id)
+        directory = queue_directory(self._opened, update.topic, update.queue_id)
         path = f"{directory}/{offset_file_name(update.file_start)}"
         file = self._open.get(path)
         if file is None:
             if update.is_new_file:
                 self._files.make_directories(
-                    self._root, FOLDERS["simple"], update.topic, str(update.queue_id)
+                    self._opened.path, FOLDERS["simple"], update.topic, str(update.queue_id)
                 )
             file, made = self._files.open_full(path, size)
             if made:
@@ -295,8 +296,8 @@ class QueueFiles:
             self._open.clear()
 
 
-def _end(root: str, topic: str, queue_id: int, base: int, file_size: int) -> QueueEnd:
-    files = list_store_files(queue_directory(root, topic, queue_id))
+def _end(opened: Opened, topic: str, queue_id: int, base: int, file_size: int) -> QueueEnd:
+    files = list_store_files(queue_directory(opened, topic, queue_id))
     if not files:
         return QueueEnd(topic, queue_id, file_size, base, None)
     return QueueEnd(topic, queue_id, files[0].size or file_size, base, files[-1].stop)

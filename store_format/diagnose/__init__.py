@@ -49,6 +49,7 @@ from store_format.diagnose.state_files import (
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import FileCache, all_answered, entry_names
 from store_format.metadata.read import Checkpoint, read_checkpoint
+from store_format.opened.store import Opened
 from store_format.read.snapshot import ends_after_crash, torn_end
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import looks_like_store, refuse_root
@@ -72,39 +73,40 @@ def diagnose(
     inside the store raises. In a store that is in use, retention may delete a file between listing and
     reading, which is a StoreError that says so.
     """
+    opened = Opened(root)
     findings = Findings()
     names = entry_names(root)  # raises where the root cannot be listed
     if names and "commitlog" not in names and not commit_log_paths and not looks_like_store(names):
         refuse_root(root, names)
-    state = store_state(root)
-    check_state(findings, root, state)
-    check_formats(findings, root)
-    check_config(findings, root)
-    has_more = check_elsewhere(findings, root)
+    state = store_state(opened)
+    check_state(findings, opened, state)
+    check_formats(findings, opened)
+    check_config(findings, opened)
+    has_more = check_elsewhere(findings, opened)
     unchecked = partial(Diagnosis, summary=LogSummary(state=state.value), root=root)
-    if is_dledger_only(root, commit_log_paths):
+    if is_dledger_only(opened, commit_log_paths):
         return unchecked(findings.problems(), is_checked=False)
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     lost = Lost()
-    log, file_size, (unplaced_bytes, stray_bytes) = usable_log(findings, root, directories)
-    lost_log = None if unplaced_bytes else check_lost_log(findings, root, log)
+    log, file_size, (unplaced_bytes, stray_bytes) = usable_log(findings, opened, directories)
+    lost_log = None if unplaced_bytes else check_lost_log(findings, opened, log)
     if lost_log is not None:
         return unchecked(findings.problems(), lost_log=lost_log)
-    given_up = check_commits(findings, root, log)
-    base = _hidden_commit(root) if state is not StoreState.CRASHED else None
-    readable = _readable_end(root, log, state) if base is None else ReadableEnd(base, base)
+    given_up = check_commits(findings, opened, log)
+    base = _hidden_commit(opened) if state is not StoreState.CRASHED else None
+    readable = _readable_end(opened, log, state) if base is None else ReadableEnd(base, base)
     log_end = None if readable is None else readable.offset
     # Entries behind the end of an old commitlog may lead to that of DLedger.
-    may_go_on = base is not None or bool(dledger_logs(root))
+    may_go_on = base is not None or bool(dledger_logs(opened))
     states = _judged_as(state, readable, may_go_on=may_go_on)
     start = None if readable is None else readable.start
-    filing = filing_behind(root, log, state, start)
+    filing = filing_behind(opened, log, state, start)
     filing = filing if states[0] is state else Filing(0, firsts=filing.firsts)
-    has_queues = not has_rocksdb_queues(root)
-    queues = QueueCheck(findings, root, log, states, log_end, filing, has_queues=has_queues)
-    readers = _queues_of_readers(root, commit_log_paths)  # before the walk: a broker may add messages
-    index = open_index_check(root, log, log.stop if log_end is None else log_end, states[1])
-    tag_keys = index is not None and indexes_tags(root, log, index)
+    has_queues = not has_rocksdb_queues(opened)
+    queues = QueueCheck(findings, opened, log, states, log_end, filing, has_queues=has_queues)
+    readers = _queues_of_readers(opened, commit_log_paths)  # before the walk: a broker may add messages
+    index = open_index_check(opened, log, log.stop if log_end is None else log_end, states[1])
+    tag_keys = index is not None and indexes_tags(opened, log, index)
 
     def visit(run: UnitRun) -> None:
         queues.add(run)
@@ -115,7 +117,7 @@ def diagnose(
 
     summary = check_log(findings, log, file_size, state, lost, visit, readable)
     if state is StoreState.CLEAN and base is None:
-        summary = _with_cut(findings, root, log, summary, readable)
+        summary = _with_cut(findings, opened, log, summary, readable)
     lost_entries = queues.finish(lost, summary.log_end)
     with _unheard():
         queues.count_readable(readers, reads_all=summary.unopened > 0)
@@ -135,8 +137,8 @@ def diagnose(
         not_light=queues.not_light,
         unclaimed=queues.unclaimed,
     )
-    unserved = check_topics(findings, root, queues.topics, queues.filled)
-    check_queue_ids(findings, root, queues.filled)
+    unserved = check_topics(findings, opened, queues.topics, queues.filled)
+    check_queue_ids(findings, opened, queues.filled)
     check_index_files(
         findings,
         f"{root}/index",
@@ -147,7 +149,7 @@ def diagnose(
     )
     if index is not None:
         report_missing_entries(findings, index)
-    check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
+    check_checkpoint(findings, opened, summary, max(summary.log_end, lost.stop))
     return Diagnosis(
         findings.problems(),
         summary,
@@ -159,16 +161,16 @@ def diagnose(
         unserved=unserved,
         lacks_last_files=queues.lead_behind_files,
         lacks_settings=_lacks_settings(
-            root, log, queues, has_empty_index=index is not None and index.is_empty
+            opened, log, queues, has_empty_index=index is not None and index.is_empty
         ),
     )
 
 
-def _queues_of_readers(root: str, commit_log_paths: Sequence[str]) -> list[Queue] | None:
+def _queues_of_readers(opened: Opened, commit_log_paths: Sequence[str]) -> list[Queue] | None:
     """The queues as a reader sees them; None if readers refuse the store."""
     with suppress(StoreError, OSError), _unheard():
         store = Store.open(
-            root, commit_log_paths=commit_log_paths, skip_unreadable=True, fail_on_unknown=False
+            opened.path, commit_log_paths=commit_log_paths, skip_unreadable=True, fail_on_unknown=False
         )
         return store.queues()
     return None
@@ -199,33 +201,33 @@ def _unheard() -> Iterator[None]:
 
 
 def _with_cut(
-    findings: Findings, root: str, log: CommitLog, summary: LogSummary, readable: ReadableEnd | None
+    findings: Findings, opened: Opened, log: CommitLog, summary: LogSummary, readable: ReadableEnd | None
 ) -> LogSummary:
     """Reports what a broker cuts from the log of a store that was stopped in order, and counts that."""
     if readable is not None and not readable.remains:
         report_torn(findings, log, readable.offset)
     if readable is not None or not summary.damage_bytes:
         return summary
-    end = find_readable_end(root, log, end_after_stop(log))  # CommitLog.recoverNormally
+    end = find_readable_end(opened, log, end_after_stop(log))  # CommitLog.recoverNormally
     report_cut(findings, log, end)
     if end.damage is None:
         return summary
     return replace(summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages)
 
 
-def _lacks_settings(root: str, log: CommitLog, queues: QueueCheck, *, has_empty_index: bool) -> bool:
+def _lacks_settings(opened: Opened, log: CommitLog, queues: QueueCheck, *, has_empty_index: bool) -> bool:
     """Whether a recovery asks for sizes that the files do not show: those of the commitlog, of an index with
     entries, or of consume queues or an index without a file, which it builds. Or for the delay of a level.
     """
     levels, options = queues.unfiled_levels, RecoverOptions()
     try:
-        settings_of_files(root, log, options)
+        settings_of_files(opened, log, options)
         return (
-            (queues.is_incomplete and known_queue_file_size(root, log, options) is None)
-            or (has_empty_index and not is_index_size_known(root, log, options))
+            (queues.is_incomplete and known_queue_file_size(opened, log, options) is None)
+            or (has_empty_index and not is_index_size_known(opened, log, options))
             or (
-                broker_conf_of(root).known_delay_levels_ms is None
-                and not levels <= shown_delays(root, log).keys()
+                broker_conf_of(opened).known_delay_levels_ms is None
+                and not levels <= shown_delays(opened, log).keys()
             )
         )
     except (CorruptStoreError, OptionError) as error:  # the former is reported
@@ -255,23 +257,23 @@ def _judged_as(
     return (StoreState.CRASHED, StoreState.CRASHED) if has_cut else (state, state)
 
 
-def _hidden_commit(root: str) -> int | None:
+def _hidden_commit(opened: Opened) -> int | None:
     """The physical offset where an incomplete commit begins, which readers do not pass; None without one."""
     try:
-        return read_commit_state(root).base
+        return read_commit_state(opened).base
     except CorruptStoreError:  # check_commits has reported the file
         return None
 
 
-def _readable_end(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
+def _readable_end(opened: Opened, log: CommitLog, state: StoreState) -> ReadableEnd | None:
     """The log's end after a crash, or before messages that an earlier recovery has cut; else None."""
     if state is StoreState.CRASHED:
         checkpoint = None
         with suppress(CorruptStoreError):  # then the end without a checkpoint; another check reports the file
-            checkpoint = read_checkpoint(f"{root}/checkpoint")
-        return ends_after_crash(root, log, checkpoint or Checkpoint())[1]
-    end = certain_end(root, log, state)
+            checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
+        return ends_after_crash(opened, log, checkpoint or Checkpoint())[1]
+    end = certain_end(opened, log, state)
     if end is not None and end.remains:
         return ReadableEnd(end.offset, end.offset, remains=end.remains)
-    torn = torn_end(root, log) if state is StoreState.CLEAN else None
+    torn = torn_end(opened, log) if state is StoreState.CLEAN else None
     return None if torn is None else ReadableEnd(torn, torn)

@@ -26,6 +26,7 @@ from store_format.files.paths import OFFSET_NAME, DirectoryEntry, StoreFile
 from store_format.files.read import FileCache, is_directory, list_entries
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import config_path
+from store_format.opened.store import Opened
 from store_format.read.store_root import (
     COMPACTED,
     DLEDGER,
@@ -87,7 +88,7 @@ def checked_files(
 
 
 def usable_log(
-    findings: Findings, root: str, directories: Sequence[str]
+    findings: Findings, opened: Opened, directories: Sequence[str]
 ) -> tuple[CommitLog, int, tuple[int, int]]:
     """(the commitlog of the files that fit, the length that files should have, bytes of files that do not
     fit, and of `strays`)
@@ -109,7 +110,7 @@ def usable_log(
         findings.add("info", empty.path, 0, "a file with content", "an empty last file", advice)
     size = _likely_size(files)
     with suppress(CorruptStoreError):  # a bad store.json: a write reports the file
-        size = size_of_cut_file(root, _log_of(files, directories)) or size
+        size = size_of_cut_file(opened, _log_of(files, directories)) or size
     kept: list[StoreFile] = []
     unplaced = 0
     for file in files:
@@ -172,11 +173,11 @@ def _misfit(file: StoreFile, before: StoreFile | None) -> tuple[str, str] | None
 # ---- queues ------------------------------------------------------------------------------------------------
 
 
-def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str, str]]:
+def queue_directories(findings: Findings, opened: Opened) -> list[tuple[str, int, str, str]]:
     """(topic, queue id, directory, kind) of every queue directory, sorted. Reports other entries."""
     found = []
     for kind, folder in FOLDERS.items():
-        entries = entries_of(findings, f"{root}/{folder}")
+        entries = entries_of(findings, f"{opened.path}/{folder}")
         rocksdb = any(entry.name == "CURRENT" for entry in entries)
         for topic in entries:
             # Bytes that are not UTF-8 come as lone surrogates: no message has such a topic.
@@ -217,25 +218,25 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
 # ---- served by a broker, and not read ----------------------------------------------------------------------
 
 
-def check_elsewhere(findings: Findings, root: str) -> bool:
+def check_elsewhere(findings: Findings, opened: Opened) -> bool:
     """Reports files that are not read, and returns whether there are any."""
-    logs, tiered, compacted = dledger_logs(root), tiered_metadata(root), compacted_topics(root)
+    logs, tiered, compacted = dledger_logs(opened), tiered_metadata(opened), compacted_topics(opened)
     for path in logs:
         findings.add("info", path, 0, "a commitlog in commitlog/", DLEDGER, _DLEDGER_ADVICE)
     if tiered is not None:
         findings.add("info", tiered, 0, "all messages in this directory", TIERED, "It is not checked")
     if compacted:
         found = f"cleanup.policy=COMPACTION of {first_names(compacted)}: {COMPACTED}"
-        path = config_path(root, "topics.json")
+        path = config_path(opened, "topics.json")
         findings.add(
             "info", path, 0, "topics whose messages only retention deletes", found, "It is not checked"
         )
     return bool(logs or tiered or compacted)
 
 
-def is_dledger_only(root: str, commit_log_paths: Sequence[str]) -> bool:
+def is_dledger_only(opened: Opened, commit_log_paths: Sequence[str]) -> bool:
     """Whether the commitlog is one of DLedger, whose entries have heads that are not checked."""
-    logs = dledger_logs(root)
+    logs = dledger_logs(opened)
     if commit_log_paths:
         return any(is_below(path, log) for path in commit_log_paths for log in logs)
-    return bool(logs) and not is_directory(f"{root}/commitlog")
+    return bool(logs) and not is_directory(f"{opened.path}/commitlog")

@@ -39,6 +39,7 @@ from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.properties import PropertyTable
 from store_format.metadata.read import read_checkpoint
 from store_format.names import KEYS, TAGS, UNIQ_KEY
+from store_format.opened.store import Opened
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
@@ -266,7 +267,7 @@ def _check_links(findings: Findings, file: IndexFile, foreign: NDArray[np.bool_]
 # ---- messages without an entry -----------------------------------------------------------------------------
 
 
-def open_index_check(root: str, log: CommitLog, log_end: int, state: StoreState) -> IndexCheck | None:
+def open_index_check(opened: Opened, log: CommitLog, log_end: int, state: StoreState) -> IndexCheck | None:
     """The index of a store that was stopped in order, to be compared with the log; None if it has none.
 
     The index of a store in use, or after a crash of its broker, ends before the log.
@@ -274,9 +275,9 @@ def open_index_check(root: str, log: CommitLog, log_end: int, state: StoreState)
     if state is not StoreState.CLEAN:
         return None
     with suppress(CorruptStoreError, OptionError):  # another check reports it
-        checkpoint = read_checkpoint(f"{root}/checkpoint")
-        geometry = settings_of_files(root, log, RecoverOptions()).geometry
-        check = IndexCheck.open(root, geometry, log.min_offset, log_end)
+        checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
+        geometry = settings_of_files(opened, log, RecoverOptions()).geometry
+        check = IndexCheck.open(opened, geometry, log.min_offset, log_end)
         if not check.is_empty or (checkpoint is not None and checkpoint.index_msg_timestamp > 0):
             return check
     return None

@@ -47,6 +47,7 @@ from store_format.message.columns import decode_options_of
 from store_format.message.locate import Identity, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
+from store_format.opened.store import Opened
 from store_format.read.store import Queue, read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
@@ -119,7 +120,7 @@ class QueueCheck:
     def __init__(
         self,
         findings: Findings,
-        root: str,
+        opened: Opened,
         log: CommitLog,
         states: tuple[StoreState, StoreState],
         log_end: int | None,
@@ -133,7 +134,7 @@ class QueueCheck:
         no entry. `filing` is what a broker that starts files. `has_queues` is false where RocksDB keeps the
         queues.
         """
-        self._findings, self._root, self._log = findings, root, log
+        self._findings, self._root, self._log = findings, opened.path, log
         self._state, self._behind = states
         self._log_end, self._has_queues = log_end, has_queues
         # known after `finish`:
@@ -149,7 +150,7 @@ class QueueCheck:
         self._waiting: set[QueueKey] = set()  # without files: a broker that starts makes them
         self._left_out: set[QueueKey] = set()  # of deleted topics, or those about which a reader asks
         self._stored: dict[QueueKey, StoredQueue] = {}
-        for topic, queue_id, directory, kind in queue_directories(findings, root):
+        for topic, queue_id, directory, kind in queue_directories(findings, opened):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
             run, usable = checked_queue_files(findings, directory, layout.itemsize)
             size = layout.itemsize * _USUAL_UNITS if run is None else run.file_size
@@ -173,21 +174,21 @@ class QueueCheck:
         self.is_incomplete = any(stored.misfit for stored in self._stored.values())
         batch = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
         with suppress(StoreError):  # another check reports topics.json
-            batch |= batch_topics(root)
+            batch |= batch_topics(opened)
         self._dispatch = Dispatch({}, {}, batch, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
-        begins = noted_begins(root)
+        begins = noted_begins(opened)
         with suppress(StoreError):  # `queue_directories` reports what is no queue
-            queues = queues_in_log(root, log, lambda _: None)
+            queues = queues_in_log(opened, log, lambda _: None)
             begins |= begun_again(log, queues)
         self.comparison = QueueComparison(
-            self._find, log=log, contradictions=Contradictions(root, log), log_stop=end, begins=begins,
+            self._find, log=log, contradictions=Contradictions(opened, log), log_stop=end, begins=begins,
             broker_start=filing.start, filing=filing,
         )  # fmt: skip
 
     def _find(self, key: QueueKey) -> StoredQueue:
         return self._stored.get(key) or StoredQueue(
-            *key, False, queue_directory(self._root, *key), CQ_UNIT.itemsize * _USUAL_UNITS
+            *key, False, queue_directory(Opened(self._root), *key), CQ_UNIT.itemsize * _USUAL_UNITS
         )
 
     @property
@@ -278,7 +279,7 @@ class QueueCheck:
         for key, stored in self._stored.items():
             if not stored.files:
                 continue
-            compared, extension = self.comparison.queues.get(key), ext_directory(self._root, *key)
+            compared, extension = self.comparison.queues.get(key), ext_directory(Opened(self._root), *key)
             check = _EntryCheck(self._findings, stored, targets, compared, extension, [*contradicted])
             check.run(self._behind)
             stranded += check.lost
@@ -288,7 +289,7 @@ class QueueCheck:
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
             check.report_lacking(is_live=self._state is StoreState.LIVE)
-        is_stale = certain_end(self._root, self._log, StoreState.CLEAN, last_behind) is not None
+        is_stale = certain_end(Opened(self._root), self._log, StoreState.CLEAN, last_behind) is not None
         self.ahead = 0 if is_clean and is_stale else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
         if stranded:
@@ -314,7 +315,7 @@ class QueueCheck:
                     hidden += stop - first - given_up.within({key: (first, stop)}).count
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
-            hidden += sum(each.count for each in gone_by_ledger(self._root, self._log, lambda: ends))
+            hidden += sum(each.count for each in gone_by_ledger(Opened(self._root), self._log, lambda: ends))
         return stranded + hidden + len(contradicted) + (self.ahead if is_clean else 0)
 
     def _count_places(self, *, has_lost: bool) -> None:
@@ -337,7 +338,7 @@ class QueueCheck:
 
     def _given_up(self) -> GivenUp:
         with suppress(CorruptStoreError):  # another check reports the file
-            return read_given_up(self._root)
+            return read_given_up(Opened(self._root))
         return GivenUp()
 
     def _report_ahead(self, ends: Mapping[QueueKey, int]) -> None:
@@ -345,7 +346,7 @@ class QueueCheck:
         recovery has given up: the next message gets an offset behind that.
         """
         given_up = {(topic, number): stop for topic, number, _, stop in self._given_up().messages}
-        for key, known in committed_ends(self._root).items():
+        for key, known in committed_ends(Opened(self._root)).items():
             if known.offset > max(ends.get(key, known.offset), given_up.get(key, 0)):
                 place, expected = f"{self._root}/config", f"committed offsets up to {ends[key]}, its end"
                 kind = f"ahead {key}"
@@ -360,9 +361,9 @@ class QueueCheck:
         }
         seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
         has_topics = bool(entry_names(f"{self._root}/config", missing_ok=True) & _TOPICS)
-        has_light = has_light_queues(self._root)
+        has_light = has_light_queues(Opened(self._root))
         is_shown = is_directory(f"{self._root}/{FOLDERS['simple']}")  # whether the broker makes light queues
-        for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
+        for key, (fate, evidence) in decide(Opened(self._root), self._log, absent, seen).items():
             queue = absent[key]
             is_light = is_light_queue(key[0])
             is_dispatched = self._state is StoreState.CRASHED and (is_shown or not is_light)
@@ -389,7 +390,9 @@ class QueueCheck:
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
             self._findings.add("damage", place, 0, expected, found, advice)
         past = (
-            past_queues(self._root, self._log.min_offset, self.comparison.queues) if self._has_queues else {}
+            past_queues(Opened(self._root), self._log.min_offset, self.comparison.queues)
+            if self._has_queues
+            else {}
         )
         for (topic, queue_id), end in past.items():
             self.is_incomplete = True

@@ -24,6 +24,7 @@ from store_format.metadata import read as config_json
 from store_format.metadata.read import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.opened.store import Opened
 from store_format.survey.fates import has_rocksdb_config, lost_topics, needs_config
 from store_format.survey.gone import ADVICE, LostLog, find_lost_log
 
@@ -110,27 +111,27 @@ _FILE_ADVICE = (
 _PHYSICAL_LONGS = ("confirm_phy_offset", "logics_physical_offset")
 
 
-def check_state(findings: Findings, root: str, state: StoreState) -> None:
+def check_state(findings: Findings, opened: Opened, state: StoreState) -> None:
     """Reports a store in use, a crash, and commits that are not flushed."""
     if state is StoreState.LIVE:
         advice = (
             "Messages that are being written now may look unfinished; check again when the broker is down"
         )
-        found = f"process {lock_holder(f'{root}/lock')} holding the lock"
-        findings.add("info", f"{root}/lock", 0, "a store that nobody writes to", found, advice)
+        found = f"process {lock_holder(f'{opened.path}/lock')} holding the lock"
+        findings.add("info", f"{opened.path}/lock", 0, "a store that nobody writes to", found, advice)
     if state is StoreState.CRASHED:
         expected, found = "no abort file while nobody holds the lock", "one: the broker was killed"
-        findings.add("warning", f"{root}/abort", 0, expected, found, _CRASH_ADVICE)
-    if state is StoreState.CLEAN and abort_mark(root):
+        findings.add("warning", f"{opened.path}/abort", 0, expected, found, _CRASH_ADVICE)
+    if state is StoreState.CLEAN and abort_mark(opened):
         expected = "no abort file before a broker starts"
         found = "one: commits with ASYNC_FLUSH are not flushed, or a commit was broken off"
-        findings.add("info", f"{root}/abort", 0, expected, found, _UNFLUSHED_ADVICE)
+        findings.add("info", f"{opened.path}/abort", 0, expected, found, _UNFLUSHED_ADVICE)
 
 
-def check_lost_log(findings: Findings, root: str, log: CommitLog) -> LostLog | None:
+def check_lost_log(findings: Findings, opened: Opened, log: CommitLog) -> LostLog | None:
     """Reports and returns a lost commitlog, with which no other check makes sense."""
     try:
-        lost = find_lost_log(root, log)
+        lost = find_lost_log(opened, log)
     except StoreError:  # of the journal or the ledger: check_commits reports the file
         return None
     if lost is not None:
@@ -139,61 +140,61 @@ def check_lost_log(findings: Findings, root: str, log: CommitLog) -> LostLog | N
     return lost
 
 
-def check_commits(findings: Findings, root: str, log: CommitLog) -> GivenUp:
+def check_commits(findings: Findings, opened: Opened, log: CommitLog) -> GivenUp:
     """Reports a commit that was broken off, and committed batches that were cut or overwritten since.
 
     Returns what earlier recoveries gave up.
     """
     try:
-        journal = read_journal(root)
+        journal = read_journal(opened)
         if journal is not None:
             expected = "no commit that was broken off"
             found = f"one of {journal.units} messages from physical offset {journal.base} on"
             try:
                 advice = _JOURNAL_ADVICE
-                if not will_complete(root, journal, log):
-                    is_unstaged = is_lost_with_power(root, journal)
+                if not will_complete(opened, journal, log):
+                    is_unstaged = is_lost_with_power(opened, journal)
                     advice = _LOST_STAGING_ADVICE if is_unstaged else _DROPPED_ADVICE
             except StoreError as error:
                 advice = f"The next writer refuses, and until then readers see none of its messages: {error}"
-            findings.add("warning", journal_path(root), 0, expected, found, advice)
-        elif stat_identity(journal_path(root)) is not None:
+            findings.add("warning", journal_path(opened), 0, expected, found, advice)
+        elif stat_identity(journal_path(opened)) is not None:
             expected, found = "the journal of a commit", "a file whose bytes were not written"
-            findings.add("warning", journal_path(root), 0, expected, found, _LOST_JOURNAL_ADVICE)
-        ledger, given_up = read_ledger(root), read_given_up(root)
-        if is_lost(read_bytes(ledger_path(root))):
+            findings.add("warning", journal_path(opened), 0, expected, found, _LOST_JOURNAL_ADVICE)
+        ledger, given_up = read_ledger(opened), read_given_up(opened)
+        if is_lost(read_bytes(ledger_path(opened))):
             expected, found = "the ledger of the last commit", "a file whose bytes were not written"
-            findings.add("warning", ledger_path(root), 0, expected, found, _OLD_LEDGER_ADVICE)
+            findings.add("warning", ledger_path(opened), 0, expected, found, _OLD_LEDGER_ADVICE)
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)
         return GivenUp()
     for report in ledger.reports(log, damage_with):
         expected = "every committed batch in the log"
-        findings.add("damage", ledger_path(root), 0, expected, report, _LEDGER_ADVICE, kind=report)
+        findings.add("damage", ledger_path(opened), 0, expected, report, _LEDGER_ADVICE, kind=report)
     return given_up
 
 
-def check_formats(findings: Findings, root: str) -> None:
+def check_formats(findings: Findings, opened: Opened) -> None:
     """Reports parts of the store that are read in another way, or not at all."""
     for place, name, what in _FORMATS:
         entries = (
-            entries_of(findings, f"{root}/{place}")
-            if "/" not in place or entries_of(findings, f"{root}/config")
+            entries_of(findings, f"{opened.path}/{place}")
+            if "/" not in place or entries_of(findings, f"{opened.path}/config")
             else []
         )
         if any(entry.name == name for entry in entries) or (not name and entries):
             advice = "Nothing needs to be done"
             findings.add(
-                "info", f"{root}/{place}", 0, "consume queue files and JSON", what, advice, kind=place
+                "info", f"{opened.path}/{place}", 0, "consume queue files and JSON", what, advice, kind=place
             )
 
 
-def check_checkpoint(findings: Findings, root: str, summary: LogSummary, log_stop: int) -> None:
+def check_checkpoint(findings: Findings, opened: Opened, summary: LogSummary, log_stop: int) -> None:
     """Reports a checkpoint whose numbers no broker writes, or that points behind `log_stop`.
 
     `log_stop` is the log's end, or the end that the log had before it was damaged.
     """
-    path = f"{root}/checkpoint"
+    path = f"{opened.path}/checkpoint"
     try:
         data, checkpoint = read_bytes(path), read_checkpoint(path)
     except CorruptStoreError as error:
@@ -218,10 +219,10 @@ def check_checkpoint(findings: Findings, root: str, summary: LogSummary, log_sto
             findings.add("warning", path, position, expected, str(value), _CHECKPOINT_ADVICE)
 
 
-def check_config(findings: Findings, root: str) -> None:
+def check_config(findings: Findings, opened: Opened) -> None:
     """Reports configuration files that a broker does not load: it loads the `.bak`, or nothing."""
     for name in config_json.DECODERS:
-        path = config_json.config_path(root, name)
+        path = config_json.config_path(opened, name)
         try:
             found = {place: read_bytes(place) for place in (path, f"{path}.bak")}
         except CorruptStoreError as link:
@@ -244,7 +245,10 @@ def check_config(findings: Findings, root: str) -> None:
 
 
 def check_topics(
-    findings: Findings, root: str, directories: Mapping[str, str], filled: Mapping[QueueKey, tuple[str, int]]
+    findings: Findings,
+    opened: Opened,
+    directories: Mapping[str, str],
+    filled: Mapping[QueueKey, tuple[str, int]],
 ) -> tuple[int, int]:
     """Compares the queues with topics.json. Returns how many messages, and of how many topics, it lacks.
 
@@ -252,12 +256,12 @@ def check_topics(
     of messages of each queue that has some.
     """
     try:
-        topics = config_json.read_topics(root)
+        topics = config_json.read_topics(opened)
     except CorruptStoreError:
         return 0, 0  # check_config has reported the file
-    if topics is None and has_rocksdb_config(root):
+    if topics is None and has_rocksdb_config(opened):
         return 0, 0
-    lost = lost_topics(root)
+    lost = lost_topics(opened)
     if topics is not None or not lost:
         _check_topic_types(findings, directories, topics or {})
     if lost:
@@ -266,7 +270,7 @@ def check_topics(
         if topics and not topics.is_backup:
             expected = f"{names} that commits created: {first_names(lost)}"
             found = "a file from before these commits"
-        path = config_json.config_path(root, "topics.json")
+        path = config_json.config_path(opened, "topics.json")
         findings.add("damage", path, 0, expected, found, _TOPICS_ADVICE)
     without = {topic: 0 for topic, _ in filled if needs_config(topic) and topic not in (topics or ())}
     for (topic, _), (_, count) in filled.items():
@@ -295,13 +299,13 @@ def _check_topic_types(
             findings.add("warning", directory, 0, expected, found, "A broker refuses to start on this store")
 
 
-def check_queue_ids(findings: Findings, root: str, queues: Mapping[QueueKey, tuple[str, int]]) -> None:
+def check_queue_ids(findings: Findings, opened: Opened, queues: Mapping[QueueKey, tuple[str, int]]) -> None:
     """Reports queues whose id is not below readQueueNums: consumers do not read them.
 
     `queues` gives the directory and the number of messages of each queue.
     """
     try:
-        topics: Mapping[str, TopicConfig] = config_json.read_topics(root) or {}
+        topics: Mapping[str, TopicConfig] = config_json.read_topics(opened) or {}
     except CorruptStoreError:
         return  # check_config has reported it
     highest: dict[str, int] = {}

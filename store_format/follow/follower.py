@@ -62,6 +62,7 @@ from store_format.follow.log_tail import (
     replaced_by,
 )
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 from store_format.read.snapshot import take_queue
 from store_format.read.store import Queue, QueueChoice, Store, find_queues
 
@@ -175,11 +176,11 @@ class StoreFollower:
         store = self.store
         return _Signs(
             store.state,
-            read_commit_state(store.path),
+            read_commit_state(store.opened),
             tuple(stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()),
             tuple(stat_identity(path) for path in store.commit_log_paths),
             stat_identity(f"{store.path}/lock"),
-            stat_identity(doorbell_path(store.path)),
+            stat_identity(doorbell_path(store.opened)),
         )
 
     def _is_due(self) -> bool:
@@ -200,7 +201,7 @@ class StoreFollower:
         try:
             with one_look((self.store.path, *self.store.commit_log_paths)), all_answered():
                 self._log = self._log.relisted()
-                signs = replace(self._read_signs(), listed=_listed(self.store.path, self._log))
+                signs = replace(self._read_signs(), listed=_listed(self.store.opened, self._log))
                 known, intact = self._signs, None
                 if known is not None and not anew and signs.versions == known.versions:
                     return False
@@ -405,9 +406,9 @@ class StoreFollower:
                 if news is None
                 else self._ends(self._pending | news.queues, signs.state, stop, is_first=size_max is None)
             )
-            if read_commit_state(self.store.path) == signs.commit:
+            if read_commit_state(self.store.opened) == signs.commit:
                 return news, ends, left
-            stop = committed_end(self.store.path)
+            stop = committed_end(self.store.opened)
             self._list_log(signs.state)
         # Less than everything, because of damage or of new files, could be a part of a commit.
         is_part = news is not None and stop is not None and news.end < stop
@@ -430,7 +431,10 @@ class StoreFollower:
         left = {} if is_all else {key: told for key, told in newest.items() if key not in ends}
         for key in left:
             if self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
-                known, found = self.queues.get(key), take_queue(self.store.path, self._log, state, *key, stop)
+                known, found = (
+                    self.queues.get(key),
+                    take_queue(self.store.opened, self._log, state, *key, stop),
+                )
                 _check_files(key, known, found)
                 if found is None:
                     continue
@@ -488,7 +492,7 @@ class StoreFollower:
                 or bounds.first_physical_offset < 0
             ):
                 continue
-            now = take_queue(self.store.path, self._log, state, *key)
+            now = take_queue(self.store.opened, self._log, state, *key)
             if now is None:
                 continue
             _check_files(key, queue, now)
@@ -559,9 +563,9 @@ def _find_start(store: Store, log: CommitLog, signs: _Signs, known: int | None) 
     else:
         places = sorted({*begun, _place_of_queue(store, log, signs.state)} - {-1})
     found = _start_before_end(log, places, signs.commit.base)
-    if read_commit_state(store.path) == signs.commit:
+    if read_commit_state(store.opened) == signs.commit:
         return found
-    return _start_before_end(log, places, committed_end(store.path))
+    return _start_before_end(log, places, committed_end(store.opened))
 
 
 def _start_before_end(log: CommitLog, places: list[int], stop: int | None) -> tuple[int, int]:
@@ -602,10 +606,10 @@ def _newest_queue(store: Store, log: CommitLog, state: StoreState) -> QueueRange
     some = frozenset(names[:: max(len(names) // _QUEUES_TRIED, 1)])
     newest: QueueRange | None = None
     for topic, queue_id, _, _ in islice(
-        list_queues(store.path, some.__contains__, lambda error: None), _QUEUES_TRIED
+        list_queues(store.opened, some.__contains__, lambda error: None), _QUEUES_TRIED
     ):
         try:
-            queue = take_queue(store.path, log, state, topic, queue_id)
+            queue = take_queue(store.opened, log, state, topic, queue_id)
         except StoreError:
             continue  # a read of that queue raises the error
         if queue is not None and queue.bounds is not None and _last(queue) > _last(newest):
@@ -660,13 +664,15 @@ class _Signs:
         return replace(self, queue_directories=queues, log_directories=logs)
 
 
-def _listed(root: str, log: CommitLog) -> Hashable:
+def _listed(opened: Opened, log: CommitLog) -> Hashable:
     """What changes with each change of the store that counts: the versions of all files; of a log without its
     last file, those of the log, and the names of the topics.
     """
     if log.held is None:
-        return all_versions((root, *log.directories))
-    return log.files, *(entry_names(f"{root}/{folder}", missing_ok=True) for folder in FOLDERS.values())
+        return all_versions((opened.path, *log.directories))
+    return log.files, *(
+        entry_names(f"{opened.path}/{folder}", missing_ok=True) for folder in FOLDERS.values()
+    )
 
 
 def _settled(identity: _Identity, now_ns: int) -> _Identity:

@@ -54,6 +54,7 @@ from store_format.names import (
     normal_topic,
     retry_owner,
 )
+from store_format.opened.store import Opened
 
 # PopReviveService commits the offset of the message that it has processed, not of the next one
 
@@ -91,16 +92,16 @@ class Committed:
         return self.offsets.keys() | self.pulled.keys()
 
 
-def refuse_foreign_offsets(root: str) -> None:
+def refuse_foreign_offsets(opened: Opened) -> None:
     """Raises UnsupportedFormatError for a store that keeps consumer offsets in RocksDB."""
     for directory, setting in _IN_ROCKSDB:
-        if "CURRENT" in entry_names(f"{root}/config/{directory}", missing_ok=True):
+        if "CURRENT" in entry_names(f"{opened.path}/config/{directory}", missing_ok=True):
             raise UnsupportedFormatError(
-                f"{root} keeps consumer offsets in RocksDB ({setting}); set offsetStore to local or none"
+                f"{opened} keeps consumer offsets in RocksDB ({setting}); set offsetStore to local or none"
             )
 
 
-def read_broker_offsets(root: str, *, is_needed: bool = False) -> tuple[str, ConsumerOffsets | None]:
+def read_broker_offsets(opened: Opened, *, is_needed: bool = False) -> tuple[str, ConsumerOffsets | None]:
     """The name of the file in which the broker of a store keeps consumer offsets, and the file's contents.
 
     A broker uses only one of the two files (BrokerController): with enableLmq, LmqConsumerOffsetManager keeps
@@ -114,39 +115,39 @@ def read_broker_offsets(root: str, *, is_needed: bool = False) -> tuple[str, Con
 
     `is_needed`: a file that cannot be decoded and has no `.bak` raises CorruptStoreError, see `read_config`.
     """
-    light = read_lmq_consumer_offsets(root, is_needed=is_needed)
-    plain = read_consumer_offsets(root, is_needed=is_needed)
+    light = read_lmq_consumer_offsets(opened, is_needed=is_needed)
+    plain = read_consumer_offsets(opened, is_needed=is_needed)
     if light is None or (plain is not None and _written_at(plain) > _written_at(light)):
         return _PLAIN, plain
     return _LIGHT, light
 
 
-def groups_without_file(root: str) -> set[str]:
+def groups_without_file(opened: Opened) -> set[str]:
     """The groups of consumerOffset.json, if lmqConsumerOffset.json counts and does not have them.
 
     See `read_broker_offsets`. For hints: an unreadable file counts as empty.
     """
     with suppress(StoreError):
-        name, light = read_broker_offsets(root)
-        plain = read_consumer_offsets(root) if name == _LIGHT else None
+        name, light = read_broker_offsets(opened)
+        plain = read_consumer_offsets(opened) if name == _LIGHT else None
         if plain is not None and light is not None:
             known = {group for _, group, _ in light.by_topic_and_group()}
             return {group for _, group, _ in plain.by_topic_and_group()} - known
     return set()
 
 
-def offsets_identity(root: str) -> object:
+def offsets_identity(opened: Opened) -> object:
     """A value that changes when a file of consumer offsets is replaced. Costs two stat calls."""
-    return tuple(stat_identity(config_path(root, name)) for name in (_PLAIN, _LIGHT))
+    return tuple(stat_identity(config_path(opened, name)) for name in (_PLAIN, _LIGHT))
 
 
-def known_groups(root: str) -> set[str]:
+def known_groups(opened: Opened) -> set[str]:
     """The groups with offsets or a configuration in the store. For hints: unreadable files count as empty."""
     found: set[str] = set()
     try:
-        _, offsets = read_broker_offsets(root)
+        _, offsets = read_broker_offsets(opened)
         found |= {group for _, group, _ in offsets.by_topic_and_group()} if offsets is not None else set()
-        return found | set(read_subscription_groups(root) or ())
+        return found | set(read_subscription_groups(opened) or ())
     except StoreError:
         return found
 
@@ -155,14 +156,14 @@ def _written_at(offsets: ConsumerOffsets) -> int:
     return 0 if offsets.data_version is None else offsets.data_version.timestamp
 
 
-def read_group_offsets(root: str, group: str) -> dict[QueueKey, int]:
+def read_group_offsets(opened: Opened, group: str) -> dict[QueueKey, int]:
     """(topic, queue id) -> next offset of one group, as stored; empty if the file does not have the group.
 
     Queue ids that no queue can have are left out. Raises UnsupportedFormatError if the offsets are in
     RocksDB, and CorruptStoreError for a file that cannot be decoded.
     """
-    refuse_foreign_offsets(root)
-    _, found = read_broker_offsets(root, is_needed=True)
+    refuse_foreign_offsets(opened)
+    _, found = read_broker_offsets(opened, is_needed=True)
     return {
         (topic, queue_id): offset
         for topic, owner, table in (found.by_topic_and_group() if found is not None else ())
@@ -171,12 +172,12 @@ def read_group_offsets(root: str, group: str) -> dict[QueueKey, int]:
     }
 
 
-def read_committed(root: str) -> Committed:
+def read_committed(opened: Opened) -> Committed:
     """The offsets of all groups in the broker's file; empty without a file (RocksDB).
 
     The offsets of REVIVE_GROUP are increased by one, so that all offsets are the next to consume.
     """
-    _, found = read_broker_offsets(root)
+    _, found = read_broker_offsets(opened)
     committed = Committed()
     if found is not None:
         _fill(committed.offsets, found.by_topic_and_group())
@@ -194,7 +195,7 @@ def _fill(
 
 
 def write_group_offsets(
-    root: str,
+    opened: Opened,
     group: str,
     offsets: Mapping[QueueKey, int],
     *,
@@ -208,16 +209,16 @@ def write_group_offsets(
     An offset decreases only with `is_reset`. `timestamp` is the clock in ms, `lock_timeout` in seconds.
     Raises StoreInUseError while a broker or another writer has the store.
     """
-    refuse_foreign_offsets(root)
-    with CheckedLock(root, timeout=lock_timeout):
+    refuse_foreign_offsets(opened)
+    with CheckedLock(opened.path, timeout=lock_timeout):
         files = files or FileWrites(sync=True)
         return write_group_offsets_held(
-            root, group, offsets, timestamp=timestamp, is_reset=is_reset, files=files
+            opened, group, offsets, timestamp=timestamp, is_reset=is_reset, files=files
         )
 
 
 def write_group_offsets_held(
-    root: str,
+    opened: Opened,
     group: str,
     offsets: Mapping[QueueKey, int],
     *,
@@ -226,10 +227,10 @@ def write_group_offsets_held(
     files: FileWrites,
 ) -> bool:
     """`write_group_offsets` for a caller that holds the store's lock, such as a service in its turn."""
-    refuse_foreign_offsets(root)
-    path = config_path(root, read_broker_offsets(root, is_needed=True)[0])
-    is_old = is_broker_49(root)
-    files.make_directories(root, "config")
+    refuse_foreign_offsets(opened)
+    path = config_path(opened, read_broker_offsets(opened, is_needed=True)[0])
+    is_old = is_broker_49(opened)
+    files.make_directories(opened.path, "config")
     return rewrite_config(
         path,
         lambda data, file: merge_consumer_offsets(
@@ -257,9 +258,9 @@ def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None]
     return True
 
 
-def is_broker_49(root: str) -> bool:
+def is_broker_49(opened: Opened) -> bool:
     """Whether a 4.9 broker wrote the store: topics.json has a data version without a state version."""
-    topics = read_topics(root)
+    topics = read_topics(opened)
     return (
         topics is not None
         and topics.data_version is not None
@@ -425,14 +426,14 @@ def _dumps_local(raw: Mapping[str, Any], pairs: list[tuple[dict[str, Any], int]]
 # ---- groups ------------------------------------------------------------------------------------------------
 
 
-def add_subscription_group(root: str, group: str, *, timestamp: int, files: FileWrites) -> bool:
+def add_subscription_group(opened: Opened, group: str, *, timestamp: int, files: FileWrites) -> bool:
     """Adds the group with a broker's defaults; False if the file has the group. The lock is the caller's.
 
     `timestamp` is the clock in ms. Unknown members and the order are kept. Raises CorruptStoreError for a
     file that cannot be decoded and has no `.bak`.
     """
-    files.make_directories(root, "config")
-    path = config_path(root, _GROUP_FILE)
+    files.make_directories(opened.path, "config")
+    path = config_path(opened, _GROUP_FILE)
     return rewrite_config(path, lambda data, file: _merge_group(data, group, timestamp, file), files)
 
 
@@ -490,12 +491,12 @@ class RetryOwners:
     readers: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @staticmethod
-    def read(root: str, topics: Iterable[str]) -> RetryOwners:
-        """The owners in the store at `root`, which has the `topics`. Damaged files count as empty."""
+    def read(opened: Opened, topics: Iterable[str]) -> RetryOwners:
+        """The owners in the store at `opened`, which has the `topics`. Damaged files count as empty."""
         pairs: Collection[tuple[str, str]] = ()
         with suppress(StoreError):
-            pairs = read_committed(root).pairs()
-        return RetryOwners.of(known_groups(root), topics, pairs)
+            pairs = read_committed(opened).pairs()
+        return RetryOwners.of(known_groups(opened), topics, pairs)
 
     @staticmethod
     def of(groups: Iterable[str], topics: Iterable[str], pairs: Iterable[tuple[str, str]]) -> RetryOwners:
@@ -549,16 +550,18 @@ def merge_delay_offsets(
     return dumps(raw | {"offsetTable": after}, Dialect.FASTJSON if old else Dialect.FASTJSON2)
 
 
-def write_delay_offsets(root: str, offsets: Mapping[int, int], *, timestamp: int, files: FileWrites) -> bool:
+def write_delay_offsets(
+    opened: Opened, offsets: Mapping[int, int], *, timestamp: int, files: FileWrites
+) -> bool:
     """Writes the next offsets by delay level; False if the file has them already.
 
     The caller holds the store's lock. `timestamp` is the clock in ms. Raises CorruptStoreError for a file
     that cannot be decoded and has no `.bak`.
     """
-    is_old = is_broker_49(root)
-    files.make_directories(root, "config")
+    is_old = is_broker_49(opened)
+    files.make_directories(opened.path, "config")
     return rewrite_config(
-        config_path(root, _DELAY_FILE),
+        config_path(opened, _DELAY_FILE),
         lambda data, file: merge_delay_offsets(data, offsets, timestamp=timestamp, is_old=is_old, file=file),
         files,
     )

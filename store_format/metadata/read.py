@@ -54,6 +54,7 @@ from store_format.metadata.values import (
     string,
 )
 from store_format.names import DELAY_LEVELS_MS
+from store_format.opened.store import Opened
 
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
@@ -112,9 +113,9 @@ class Groups(_Configs[SubscriptionGroup]):
     forbidden: Mapping[str, Mapping[str, int]]
 
 
-def config_path(root: str, name: str) -> str:
+def config_path(opened: Opened, name: str) -> str:
     """The path of the file `name` in the store's `config/` (BrokerPathConfigHelper)."""
-    return f"{root}/config/{name}"
+    return f"{opened.path}/config/{name}"
 
 
 def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False) -> _T | None:
@@ -172,9 +173,9 @@ def config_error(data: bytes, place: str) -> CorruptStoreError | None:
     return None
 
 
-def broken_configs(root: str) -> dict[str, CorruptStoreError]:
+def broken_configs(opened: Opened) -> dict[str, CorruptStoreError]:
     """The files of `config/`, and `.bak` files, that have content and that no broker loads, by path."""
-    places = [config_path(root, name) + suffix for name in DECODERS for suffix in ("", ".bak")]
+    places = [config_path(opened, name) + suffix for name in DECODERS for suffix in ("", ".bak")]
     errors = {place: config_error(data, place) for place in places if (data := read_bytes(place))}
     return {place: error for place, error in errors.items() if error is not None}
 
@@ -231,9 +232,9 @@ def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
     )
 
 
-def read_topics(root: str, *, is_needed: bool = False) -> TopicConfigs | None:
+def read_topics(opened: Opened, *, is_needed: bool = False) -> TopicConfigs | None:
     """topics.json (TopicConfigManager); None also for a store that keeps its topics in RocksDB."""
-    path = config_path(root, "topics.json")
+    path = config_path(opened, "topics.json")
     place, _, topics = load_config(path, decode_topics, is_needed=is_needed) or (path, None, None)
     return replace(topics, is_backup=True) if topics is not None and place != path else topics
 
@@ -251,9 +252,9 @@ def decode_topics(raw: dict[str, Any]) -> TopicConfigs:
     return TopicConfigs(topics, data_version(raw), raw)
 
 
-def read_subscription_groups(root: str) -> Groups | None:
+def read_subscription_groups(opened: Opened) -> Groups | None:
     """subscriptionGroup.json (SubscriptionGroupManager)."""
-    return read_config(config_path(root, "subscriptionGroup.json"), _groups)
+    return read_config(config_path(opened, "subscriptionGroup.json"), _groups)
 
 
 def _groups(raw: dict[str, Any]) -> Groups:
@@ -295,19 +296,19 @@ def _consumer_offsets(raw: dict[str, Any]) -> ConsumerOffsets:
     )
 
 
-def read_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffsets | None:
+def read_consumer_offsets(opened: Opened, *, is_needed: bool = False) -> ConsumerOffsets | None:
     """consumerOffset.json (ConsumerOffsetManager)."""
-    return read_config(config_path(root, "consumerOffset.json"), _consumer_offsets, is_needed=is_needed)
+    return read_config(config_path(opened, "consumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
 
-def read_lmq_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffsets | None:
+def read_lmq_consumer_offsets(opened: Opened, *, is_needed: bool = False) -> ConsumerOffsets | None:
     """lmqConsumerOffset.json (LmqConsumerOffsetManager): all offsets of a broker with enableLmq."""
-    return read_config(config_path(root, "lmqConsumerOffset.json"), _consumer_offsets, is_needed=is_needed)
+    return read_config(config_path(opened, "lmqConsumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
 
-def read_delay_offsets(root: str) -> dict[int, int] | None:
+def read_delay_offsets(opened: Opened) -> dict[int, int] | None:
     """delayOffset.json (ScheduleMessageService): delay level -> next offset of queue level - 1."""
-    return read_config(config_path(root, "delayOffset.json"), _delay_offsets)
+    return read_config(config_path(opened, "delayOffset.json"), _delay_offsets)
 
 
 def _delay_offsets(raw: dict[str, Any]) -> dict[int, int]:
@@ -342,20 +343,20 @@ class _LastRead:
     value: tuple[object, KnownTopics | None] = (None, None)
 
 
-def known_topics(root: str) -> KnownTopics | None:
+def known_topics(opened: Opened) -> KnownTopics | None:
     """The topics of `read_topics`, at the cost of 20 us while topics.json and its .bak stay as they are.
 
     The result is then the same object. A file that changed just now is read each time: it may change again
     without a sign. Raises the errors of `read_topics`.
     """
-    path, now_ns = config_path(root, "topics.json"), time.time_ns()
+    path, now_ns = config_path(opened, "topics.json"), time.time_ns()
     # opened, because a user who may not read the file gets no topics either
     identities = readable_identity(path), stat_identity(f"{path}.bak")
-    last = _last_read(root)
+    last = _last_read(opened)
     seen, known = last.value
     if known is not None and seen == identities:
         return known
-    topics = read_topics(root)
+    topics = read_topics(opened)
     if topics is None:
         return None
     known = KnownTopics({name: _known(topic) for name, topic in topics.items()})
@@ -366,7 +367,7 @@ def known_topics(root: str) -> KnownTopics | None:
 
 
 @lru_cache(maxsize=_STORES_MAX)
-def _last_read(root: str) -> _LastRead:
+def _last_read(opened: Opened) -> _LastRead:
     return _LastRead()
 
 
@@ -420,9 +421,9 @@ def read_checkpoint(path: str) -> Checkpoint | None:
 # ---- smaller files -----------------------------------------------------------------------------------------
 
 
-def read_queue_mappings(root: str) -> dict[str, QueueMapping] | None:
+def read_queue_mappings(opened: Opened) -> dict[str, QueueMapping] | None:
     """topicQueueMapping.json: the static topics (TopicQueueMappingManager)."""
-    return read_config(config_path(root, "topicQueueMapping.json"), _queue_mappings)
+    return read_config(config_path(opened, "topicQueueMapping.json"), _queue_mappings)
 
 
 def _queue_mappings(raw: dict[str, Any]) -> dict[str, QueueMapping]:
@@ -458,9 +459,9 @@ def _consumer_filters(raw: dict[str, Any]) -> dict[str, dict[str, ConsumerFilter
     }
 
 
-def read_order_infos(root: str) -> dict[str, dict[int, OrderInfo]] | None:
+def read_order_infos(opened: Opened) -> dict[str, dict[int, OrderInfo]] | None:
     """consumerOrderInfo.json by `topic@group` and queue (ConsumerOrderInfoManager)."""
-    return read_config(config_path(root, "consumerOrderInfo.json"), decode_order_infos)
+    return read_config(config_path(opened, "consumerOrderInfo.json"), decode_order_infos)
 
 
 def decode_order_infos(raw: dict[str, Any]) -> dict[str, dict[int, OrderInfo]]:
@@ -494,9 +495,9 @@ def _map_or_none(value: Any, where: str) -> dict[int, int] | None:
     return None if value is None else integer_map(value, where, 1 << 63)
 
 
-def read_request_modes(root: str) -> dict[str, dict[str, RequestMode]] | None:
+def read_request_modes(opened: Opened) -> dict[str, dict[str, RequestMode]] | None:
     """messageRequestMode.json by topic and group (MessageRequestModeManager)."""
-    return read_config(config_path(root, "messageRequestMode.json"), _request_modes)
+    return read_config(config_path(opened, "messageRequestMode.json"), _request_modes)
 
 
 def _request_modes(raw: dict[str, Any]) -> dict[str, dict[str, RequestMode]]:
@@ -521,9 +522,9 @@ def _metrics(name: str) -> Callable[[dict[str, Any]], dict[str, Metric]]:
     return decode
 
 
-def read_timer_metrics(root: str) -> dict[str, Metric] | None:
+def read_timer_metrics(opened: Opened) -> dict[str, Metric] | None:
     """timermetrics (TimerMetrics): destination topic -> messages in the timer."""
-    return read_config(config_path(root, "timermetrics"), _metrics("timingCount"))
+    return read_config(config_path(opened, "timermetrics"), _metrics("timingCount"))
 
 
 def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:

@@ -30,6 +30,7 @@ from store_format.layouts import (
     unpack,
 )
 from store_format.metadata.read import BrokerConf, config_path
+from store_format.opened.store import Opened
 
 MAGIC_NORMAL = 1  # TimerMessageStore.MAGIC_DEFAULT; every unit has it
 MAGIC_ROLL = 2  # fires before the message is due; the message is then stored again
@@ -191,16 +192,16 @@ def _unlike_unit(unit: np.void) -> tuple[str, str]:
     )
 
 
-def snapshot_of_wheel(root: str) -> StoreFile | None:
+def snapshot_of_wheel(opened: Opened) -> StoreFile | None:
     """The newest snapshot of the wheel (timerWheelSnapshotFlush); `start` is its position in the timerlog."""
-    snapshots = list_store_files(root, _SNAPSHOT_NAME)
+    snapshots = list_store_files(opened.path, _SNAPSHOT_NAME)
     return snapshots[-1] if snapshots else None
 
 
-def wheel_path(root: str) -> str:
+def wheel_path(opened: Opened) -> str:
     """The wheel's file: the newest snapshot (timerWheelSnapshotFlush), or `timerwheel`."""
-    snapshot = snapshot_of_wheel(root)
-    return f"{root}/timerwheel" if snapshot is None else snapshot.path
+    snapshot = snapshot_of_wheel(opened)
+    return f"{opened.path}/timerwheel" if snapshot is None else snapshot.path
 
 
 class TimerWheel:
@@ -323,22 +324,22 @@ def read_timer_check(path: str) -> TimerCheck | None:
 # ---- the precision of a wheel ------------------------------------------------------------------------------
 
 
-def with_wheel_precision(root: str, conf: BrokerConf) -> BrokerConf:
+def with_wheel_precision(opened: Opened, conf: BrokerConf) -> BrokerConf:
     """The settings with the precision of the store's timer wheel, if they do not name one.
 
     Slots of another precision would be written over those of the wheel.
     """
-    found = None if "timerPrecisionMs" in conf.given else wheel_precision_ms(root)
+    found = None if "timerPrecisionMs" in conf.given else wheel_precision_ms(opened)
     return conf if found is None else replace(conf, timer_precision_ms=found)
 
 
-def wheel_precision_ms(root: str) -> int | None:
+def wheel_precision_ms(opened: Opened) -> int | None:
     """The precision in ms; None without a wheel, or if no slot has a unit in the timerlog.
 
     A slot has its time in units of the precision, the units of its chain have theirs in ms.
     """
     try:
-        wheel, log = TimerWheel.open(f"{root}/timerwheel"), TimerLog.open(f"{root}/timerlog")
+        wheel, log = TimerWheel.open(f"{opened.path}/timerwheel"), TimerLog.open(f"{opened.path}/timerlog")
     except StoreError:
         return None
     for slot in (() if wheel is None else wheel.slots())[: -_SLOTS_MAX - 1 : -1]:
@@ -379,7 +380,7 @@ class TimerState:
     `has_lost_units`: units before the position in timercheck are gone; `last_unit` is the last that is left.
     """
 
-    root: str
+    opened: Opened
     precision_ms: int
     file_size: int
     check: TimerCheck
@@ -516,7 +517,7 @@ class TimerState:
                 previous = self._previous(position)
             if previous >= position:
                 raise CorruptStoreError(
-                    f"{self.root}/timerlog",
+                    f"{self.opened.path}/timerlog",
                     position + 4,
                     f"a position before {position}, or -1",
                     str(previous),
@@ -548,7 +549,7 @@ class TimerState:
             file = next((file for file in self.log.files if file.start <= position < file.stop), None)
             if file is None:
                 raise CorruptStoreError(
-                    f"{self.root}/timerlog",
+                    f"{self.opened.path}/timerlog",
                     position,
                     "a position in the timerlog",
                     "a position outside of all files",
@@ -571,7 +572,7 @@ def _rows_by_time(times: _Ints) -> Iterator[tuple[int, _Ints]]:
         yield int(times[rows[0]]), rows
 
 
-def recover_timer(root: str, precision_ms: int, file_size: int) -> TimerState:
+def recover_timer(opened: Opened, precision_ms: int, file_size: int) -> TimerState:
     """The state of the timer, with the units that the wheel's file lacks put into their slots.
 
     `file_size` (mappedFileSizeTimerLog) counts if the log has no file. If the wheel has the last flushed
@@ -580,14 +581,14 @@ def recover_timer(root: str, precision_ms: int, file_size: int) -> TimerState:
     loss), the wheel is made from the units that are left: its slots point to bytes that other units will
     take. Raises CorruptStoreError for a wheel of another size.
     """
-    check = read_timer_check(config_path(root, "timercheck")) or TimerCheck()
-    log = TimerLog.open(f"{root}/timerlog")
+    check = read_timer_check(config_path(opened, "timercheck")) or TimerCheck()
+    log = TimerLog.open(f"{opened.path}/timerlog")
     size = next((file.size for file in reversed(log.files) if file.size), file_size)  # 0 after a crash
-    wheel = TimerWheel.open(f"{root}/timerwheel", precision_ms)
-    state = TimerState(root, precision_ms, size, check, log, wheel)
+    wheel = TimerWheel.open(f"{opened.path}/timerwheel", precision_ms)
+    state = TimerState(opened, precision_ms, size, check, log, wheel)
     start = flushed = check.last_timer_log_flush_pos
     if wheel is None or not _has_last_unit(state, flushed):
-        snapshot = snapshot_of_wheel(root)
+        snapshot = snapshot_of_wheel(opened)
         if snapshot is not None:
             state.wheel = TimerWheel.open(snapshot.path, precision_ms)
             state.rewrites_wheel = True

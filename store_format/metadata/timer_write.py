@@ -26,6 +26,7 @@ from store_format.layouts import (
 from store_format.metadata.read import config_path, loaded_bytes
 from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, TimerState, slot_records, units_per_file
 from store_format.metadata.values import bean_errors_of, dumps, integer, members, next_version
+from store_format.opened.store import Opened
 
 _UNIT = TIMER_LOG_UNIT.itemsize
 _SLOT = TIMER_WHEEL_SLOT.itemsize
@@ -40,7 +41,7 @@ def write_timer_log(state: TimerState, files: FileWrites) -> None:
         _cut_timer_log(state, files)
     if not len(state.new_units):
         return
-    directory = files.make_directories(state.root, "timerlog")
+    directory = files.make_directories(state.opened.path, "timerlog")
     size, room = state.file_size, units_per_file(state.file_size)
     numbers = state.new_positions // size
     is_new_name = False
@@ -66,7 +67,7 @@ def _end_file(state: TimerState, number: int, files: FileWrites) -> None:
     if number * size < (state.log.files[0].start if state.log.files else 0):
         return
     blank = pack(TIMER_LOG_BLANK, {"size": size - position, "reserved": 0, "magic": MAGIC_BLANK})
-    file, _ = files.open_full(f"{state.root}/timerlog/{offset_file_name(number * size)}", size)
+    file, _ = files.open_full(f"{state.opened.path}/timerlog/{offset_file_name(number * size)}", size)
     with file:
         file.write(position, blank.tobytes())
         files.sync(file)
@@ -94,7 +95,7 @@ def write_timer_wheel(state: TimerState, files: FileWrites) -> None:
         return
     indices = sorted(state.slots)
     records = slot_records([state.slots[index] for index in indices])
-    file, is_new = files.open_full(f"{state.root}/timerwheel", WHEEL_SLOTS * _SLOT)
+    file, is_new = files.open_full(f"{state.opened.path}/timerwheel", WHEEL_SLOTS * _SLOT)
     with file:
         if state.rewrites_wheel:
             empty = np.zeros(WHEEL_SLOTS, TIMER_WHEEL_SLOT)
@@ -106,7 +107,7 @@ def write_timer_wheel(state: TimerState, files: FileWrites) -> None:
                 file.write(indices[rows[0]] * _SLOT, records[rows[0] : rows[-1] + 1].tobytes())
         files.sync(file)
     if is_new:
-        files.sync_directory(state.root)
+        files.sync_directory(state.opened.path)
 
 
 def next_timer_check(
@@ -134,13 +135,13 @@ def timer_check_bytes(check: TimerCheck) -> bytes:
     return pack(TIMER_CHECK, values).tobytes().ljust(_CHECK_SIZE, b"\0")
 
 
-def write_timer_check(root: str, check: TimerCheck, files: FileWrites, aside: str | None = None) -> None:
+def write_timer_check(opened: Opened, check: TimerCheck, files: FileWrites, aside: str | None = None) -> None:
     """Replaces config/timercheck at once: a broker that found half of it would deliver a week again.
 
     `aside` is the path of the new file before it takes its place.
     """
-    files.make_directories(root, "config")
-    files.replace(config_path(root, "timercheck"), timer_check_bytes(check), aside)
+    files.make_directories(opened.path, "config")
+    files.replace(config_path(opened, "timercheck"), timer_check_bytes(check), aside)
 
 
 # ---- timermetrics ------------------------------------------------------------------------------------------
@@ -171,18 +172,20 @@ def merge_timer_metrics(
     return dumps({"dataVersion": newer} | raw | {"dataVersion": newer, "timingCount": counts}, pretty=False)
 
 
-def write_timer_metrics(root: str, changes: Mapping[str, int], *, timestamp: int, files: FileWrites) -> bool:
+def write_timer_metrics(
+    opened: Opened, changes: Mapping[str, int], *, timestamp: int, files: FileWrites
+) -> bool:
     """Adds to the counts by topic; False without a change.
 
     The caller holds the store's lock. The file is replaced at once, so that a crash never leaves a store
     without it. If a crash of a broker left a damaged file, its `.bak` counts. Raises CorruptStoreError if
     that cannot be decoded either.
     """
-    path = config_path(root, _NAME)
+    path = config_path(opened, _NAME)
     place, data = loaded_bytes(path)
     text = merge_timer_metrics(data, changes, timestamp=timestamp, file=place)
     if text is None:
         return False
-    files.make_directories(root, "config")
+    files.make_directories(opened.path, "config")
     files.replace(path, text)
     return True

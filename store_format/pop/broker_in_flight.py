@@ -44,6 +44,7 @@ from store_format.names import (
     TIMER_TOPIC,
     normal_topic,
 )
+from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.stored_messages import read_stored
 from store_format.read.tolerance import Tolerance
@@ -361,7 +362,7 @@ class BrokerInFlight:
         return self.record.visible_at
 
 
-def refuse_kv_service(root: str, conf: BrokerConf) -> None:
+def refuse_kv_service(opened: Opened, conf: BrokerConf) -> None:
     """Raises UnsupportedFormatError if the broker keeps pop's state in RocksDB (popConsumerKVServiceEnable).
 
     Without the setting in broker.conf, a database in `kvStore/` decides.
@@ -369,10 +370,13 @@ def refuse_kv_service(root: str, conf: BrokerConf) -> None:
     where = "broker.conf has popConsumerKVServiceEnable=true"
     found = conf.pop_consumer_kv_service_enable
     if "popConsumerKVServiceEnable" not in conf.given:
-        found, where = "CURRENT" in entry_names(f"{root}/kvStore", missing_ok=True), "found kvStore/CURRENT"
+        found, where = (
+            "CURRENT" in entry_names(f"{opened.path}/kvStore", missing_ok=True),
+            "found kvStore/CURRENT",
+        )
     if found:
         raise UnsupportedFormatError(
-            f"{root}: cannot read what is in flight, which the broker keeps in RocksDB: {where}. Let the "
+            f"{opened}: cannot read what is in flight, which the broker keeps in RocksDB: {where}. Let the "
             "consumers acknowledge everything, stop the broker, and set popConsumerKVServiceEnable=false in "
             "broker.conf"
         )
@@ -386,9 +390,9 @@ def read_broker_in_flight(store: Store, conf: BrokerConf | None = None) -> list[
 
     Raises UnsupportedFormatError if RocksDB has the state of pop, of the timer or of the offsets.
     """
-    conf = with_wheel_precision(store.path, conf or broker_conf_of(store.path))
-    refuse_kv_service(store.path, conf)
-    refuse_foreign_offsets(store.path)
+    conf = with_wheel_precision(store.opened, conf or broker_conf_of(store.opened))
+    refuse_kv_service(store.opened, conf)
+    refuse_foreign_offsets(store.opened)
     queues = store.queues(lambda topic: topic.startswith(REVIVE_PREFIX))
     topics = {queue.topic for queue in queues}
     topics |= {topic for topic in store.configured_topics() if topic.startswith(REVIVE_PREFIX)}
@@ -462,7 +466,7 @@ class _Merge:
 
 def _delivered(store: Store, queues: Sequence[Queue]) -> Iterator[_Batch]:
     """The records in the revive topic behind the offsets of the revive group."""
-    committed = read_committed(store.path).offsets
+    committed = read_committed(store.opened).offsets
     pieces = [
         (queue, queue.piece(committed.get((REVIVE_GROUP, queue.topic), {}).get(queue.queue_id)))
         for queue in queues
@@ -485,7 +489,7 @@ def _waiting(store: Store, conf: BrokerConf, topics: Collection[str]) -> Iterato
             f"{store.path}: cannot read which check points of pop wait in the timer's RocksDB "
             "(timerRocksDBEnable=true); start the store's broker and let it deliver them"
         )
-    check = read_timer_check(config_path(store.path, "timercheck"))
+    check = read_timer_check(config_path(store.opened, "timercheck"))
     read_ms = check.last_read_time if check is not None else 0
     enqueued = check.last_timer_queue_offset if check is not None else queue.min_offset
     start = enqueued
@@ -539,7 +543,7 @@ def _in_wheel(
     Reads the stretches of the timerlog in which these slots have units, and of the messages only those for
     revive topics, by the hash of the topic in each unit.
     """
-    state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
+    state = recover_timer(store.opened, conf.timer_precision_ms, conf.timer_log_file_size)
     slots = state.slots_between(read_ms, _TIME_MAX)
     times = np.array([slot.time for slot in slots], np.int64)
     hashes = np.array([java_hash(name) for name in sorted(topics)], np.int64)

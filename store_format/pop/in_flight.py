@@ -101,13 +101,13 @@ def read_pop_progress(store: Store, conf: BrokerConf | None = None) -> PopProgre
     keeps the state of pop in RocksDB, make the numbers of these groups unknown, with a warning.
     """
     progress = PopProgress()
-    for topic, modes in (read_request_modes(store.path) or {}).items():
+    for topic, modes in (read_request_modes(store.opened) or {}).items():
         progress.pairs |= {(group, topic) for group, mode in modes.items() if mode.mode == "POP"}
-    opened = ((pair, _open_state(progress, store, pair)) for pair in in_flight_logs(store.path))
+    opened = ((pair, _open_state(progress, store, pair)) for pair in in_flight_logs(store.opened))
     states = {pair: state for pair, state in opened if state is not None}
     batches = {
         pair: infos
-        for pair, infos in _by_pair(read_order_infos(store.path) or {})
+        for pair, infos in _by_pair(read_order_infos(store.opened) or {})
         if pair not in progress.ours
     }
     progress.pairs |= batches.keys()
@@ -116,7 +116,7 @@ def read_pop_progress(store: Store, conf: BrokerConf | None = None) -> PopProgre
     topics |= {topic for _, topic in batches} | {each.record.topic for each in records}
     queues = _Queues(store, topics)
     for pair, state in states.items():
-        new = new_queues(PopName(store.path, *pair), noted_queues(state), queues.ranges)
+        new = new_queues(PopName(store.opened, *pair), noted_queues(state), queues.ranges)
         _add_state(progress, pair, state, {queue: start for queue, (start, _) in new.items()}, queues)
     for pair, infos in batches.items():
         _add_batches(progress, pair, queues.without_deleted(pair, infos), BROKER)
@@ -141,7 +141,7 @@ class _Queues:
         if not self.is_known or topic in self._present:
             return False
         if topic not in self._deleted:
-            topics = read_topics(self._store.path)
+            topics = read_topics(self._store.opened)
             self._deleted[topic] = topics is not None and topic not in topics
         return self._deleted[topic]
 
@@ -156,7 +156,7 @@ class _Queues:
         group, topic = pair
         if self.is_deleted(topic):
             return {}
-        known = read_group_offsets(self._store.path, group)
+        known = read_group_offsets(self._store.opened, group)
         return {
             queue_id: batch
             for queue_id, batch in batches.items()
@@ -173,7 +173,7 @@ def _open_state(progress: PopProgress, store: Store, pair: Pair) -> PopState | N
     """The state of an in-flight log that counts; None if it is closed or cannot be read."""
     group, topic = pair
     try:
-        state = read_in_flight(in_flight_directory(store.path, group, topic))
+        state = read_in_flight(in_flight_directory(store.opened, group, topic))
     except StoreError as error:
         _log.warning(
             "group %s, topic %s: what is in flight is unknown: %s", shown(group), shown(topic), error
@@ -278,13 +278,13 @@ def _may_have_records(store: Store) -> bool:
     """
     if any(queue.max_offset for queue in store.queues(lambda topic: topic.startswith(REVIVE_PREFIX))):
         return True
-    metrics = read_timer_metrics(store.path) or {}
+    metrics = read_timer_metrics(store.opened) or {}
     if any(name.startswith(REVIVE_PREFIX) and metric.count > 0 for name, metric in metrics.items()):
         return True
     timer = next(iter(store.queues(TIMER_TOPIC.__eq__)), None)
     if timer is None:
         return False
-    check = read_timer_check(config_path(store.path, "timercheck"))
+    check = read_timer_check(config_path(store.opened, "timercheck"))
     return check is None or check.last_timer_queue_offset < timer.max_offset
 
 

@@ -43,6 +43,7 @@ from store_format.message.encode import TOPIC_V1_LENGTH_MAX
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.values import OrderInfo
 from store_format.names import QueueKey, pop_retry_topic
+from store_format.opened.store import Opened
 from store_format.pop.broker_in_flight import BrokerInFlight
 from store_format.pop.records import (
     CHECKSUM_SIZE,
@@ -74,15 +75,15 @@ _FOREIGN = -2  # differs from every offset of the file, and from -1, which means
 
 @dataclass(frozen=True, slots=True)
 class PopName:
-    """One in-flight log: the topic that a group pops in the store at `root`."""
+    """One in-flight log: the topic that a group pops in the store at `opened`."""
 
-    root: str
+    opened: Opened
     group: str
     topic: str
 
     @property
     def directory(self) -> str:
-        return in_flight_directory(self.root, self.group, self.topic)
+        return in_flight_directory(self.opened, self.group, self.topic)
 
     @property
     def part(self) -> str:
@@ -182,7 +183,7 @@ def _has_magic(data: bytes, path: str) -> bool:
 # ---- the log -----------------------------------------------------------------------------------------------
 
 
-def in_flight_directory(root: str, group: str, topic: str) -> str:
+def in_flight_directory(opened: Opened, group: str, topic: str) -> str:
     """The directory of the group's in-flight log of the topic. Raises OptionError for names with other signs.
 
     The names are checked here, because a store's names are not to be trusted as paths.
@@ -193,12 +194,12 @@ def in_flight_directory(root: str, group: str, topic: str) -> str:
                 f"{kind}: expected letters, digits and any of % | - _ (at most "
                 f"{255 if kind == 'group' else TOPIC_V1_LENGTH_MAX}), found {name[:100]!r}"
             )
-    return f"{root}/{OWN_DIRECTORY}/pop/{group}/{topic}"
+    return f"{opened.path}/{OWN_DIRECTORY}/pop/{group}/{topic}"
 
 
-def in_flight_logs(root: str) -> list[tuple[str, str]]:
+def in_flight_logs(opened: Opened) -> list[tuple[str, str]]:
     """(group, topic) of each in-flight log in the store, sorted."""
-    base = f"{root}/{OWN_DIRECTORY}/pop"
+    base = f"{opened.path}/{OWN_DIRECTORY}/pop"
     return sorted(
         (group, topic)
         for group in entry_names(base, missing_ok=True)
@@ -467,17 +468,17 @@ def _read(descriptor: int, start: int, stop: int) -> bytes:
 # ---- a reset of a group that pops --------------------------------------------------------------------------
 
 
-def note_moved(root: str, group: str, queues: Iterable[QueueKey]) -> None:
+def note_moved(opened: Opened, group: str, queues: Iterable[QueueKey]) -> None:
     """Notes that the group was moved in these queues. Call it under the store's lock, behind the file.
 
     Consumers that are open, and those that are opened later, continue at the offsets of the file; what was
     in flight in these queues is forgotten. Does nothing for a group without an in-flight log.
     """
     moved = list(queues)
-    for owner, topic in in_flight_logs(root):
+    for owner, topic in in_flight_logs(opened):
         if owner != group:
             continue
-        name = PopName(root, group, topic)
+        name = PopName(opened, group, topic)
         flags = name.flags()
         wanted = {(flags[each], queue_id) for each, queue_id in moved if each in flags}
         log = InFlightLog(name.directory, sync=True)
@@ -606,7 +607,7 @@ def new_queues(name: PopName, noted: _Noted, ranges: _Ranges) -> dict[PopQueue, 
         there = ranges.get(key)
         if there is None or witness is None or not is_of_new_topic(there, witness):
             continue
-        offsets = read_group_offsets(name.root, name.group) if offsets is None else offsets
+        offsets = read_group_offsets(name.opened, name.group) if offsets is None else offsets
         in_file = offsets.get(key, -1)
         is_set = in_file >= 0 and mirrored is not None and in_file not in mirrored
         new[queue] = in_file if is_set else there.min_offset, is_set
@@ -642,7 +643,7 @@ def forget_deleted(name: PopName, log: InFlightLog, ranges: _Ranges) -> None:
     _log.warning(
         "%s: group %s: topic %s was deleted and created again; %d messages of the deleted topic that were in "
         "flight are forgotten, and the group continues at %s",
-        name.root, name.group, shown(name.topic), count, starts,
+        name.opened.path, name.group, shown(name.topic), count, starts,
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from store_format.files.read import list_directories, list_store_files, look_at_
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey, is_light_queue
+from store_format.opened.store import Opened
 from store_format.survey.fates import deleted_until, has_light_queues
 from store_format.survey.gone import queues_in_log, refuse_lost_log
 from store_format.survey.log_end import (
@@ -84,7 +85,11 @@ class Snapshot:
 
 
 def take_snapshot(
-    root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused = refuse
+    opened: Opened,
+    log: CommitLog,
+    state: StoreState,
+    select: Callable[[str], bool],
+    refused: Refused = refuse,
 ) -> Snapshot:
     """The selected queues now.
 
@@ -94,19 +99,19 @@ def take_snapshot(
     be read is `refused`, as by `list_queues`. Raises StoreNotFoundError for a lost commitlog.
     """
     if log.held is not None:
-        return _recovered(root, log, select, refused, read_commit_state(root).base)
-    before = read_commit_state(root)
+        return _recovered(opened, log, select, refused, read_commit_state(opened).base)
+    before = read_commit_state(opened)
     if state is StoreState.CRASHED and not before.is_own:
-        refuse_lost_log(root, log)
-        return _recovered(root, log, select, refused)
-    taken = _taken(root, log, state, select, refused, before.base)
-    if read_commit_state(root) == before:
+        refuse_lost_log(opened, log)
+        return _recovered(opened, log, select, refused)
+    taken = _taken(opened, log, state, select, refused, before.base)
+    if read_commit_state(opened) == before:
         return taken
-    return _taken(root, log, state, select, refused, committed_end(root))
+    return _taken(opened, log, state, select, refused, committed_end(opened))
 
 
 def _taken(
-    root: str,
+    opened: Opened,
     log: CommitLog,
     state: StoreState,
     select: Callable[[str], bool],
@@ -114,21 +119,21 @@ def _taken(
     log_end: int | None,
 ) -> Snapshot:
     queues, damaged = _queues_on_disk(
-        root, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None
+        opened, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None
     )
     last = _last_queued(queues.values())
-    _refuse_lost_log(root, log, last)
+    _refuse_lost_log(opened, log, last)
     log = _listed_for(log, queues.values())
-    end = None if log_end is not None else probable_end(root, log, state, last)
+    end = None if log_end is not None else probable_end(opened, log, state, last)
     before = queues
     if end is not None and (end.remains or last >= end.offset) and not end.is_certain:
         end = None
     if end is not None and last >= end.offset:
-        queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
+        queues, also_damaged = _queues_on_disk(opened, log, select, refused, end.offset)
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
     astray = _astray(log, before.values(), end)
-    queues, gaps = _settled_queues(root, log, state, queues, log_end, end, astray)
+    queues, gaps = _settled_queues(opened, log, state, queues, log_end, end, astray)
     damaged |= gaps
     if end is None:
         return Snapshot(state, log, queues, damaged, log_end)
@@ -138,13 +143,13 @@ def _taken(
         if key in before and not queue.extra
     )
     if end.remains or (hidden and state is StoreState.CLEAN and end.is_certain):
-        warn_of_hidden(root, log.cache, end, hidden)
+        warn_of_hidden(opened, log.cache, end, hidden)
     return Snapshot(
         state, log, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains)
     )
 
 
-def _refuse_lost_log(root: str, log: CommitLog, queued: int) -> None:
+def _refuse_lost_log(opened: Opened, log: CommitLog, queued: int) -> None:
     """`refuse_lost_log`, at the cost of a read that the search for the log's end repeats: a log with a byte
     is not lost. On object storage that read is a request.
     """
@@ -152,7 +157,7 @@ def _refuse_lost_log(root: str, log: CommitLog, queued: int) -> None:
         expect_end(log, queued)
         if log.file_at(queued) is not None and any(log.read(queued, _HEAD_SIZE)):
             return
-    refuse_lost_log(root, log)
+    refuse_lost_log(opened, log)
 
 
 def _last_queued(queues: Iterable[QueueRange]) -> int:
@@ -180,7 +185,7 @@ def _astray(log: CommitLog, queues: Iterable[QueueRange], end: WrittenEnd | None
 
 
 def _settled_queues(
-    root: str,
+    opened: Opened,
     log: CommitLog,
     state: StoreState,
     queues: dict[QueueKey, QueueRange],
@@ -202,18 +207,25 @@ def _settled_queues(
         return end.offset if end is not None and end.is_certain else log.stop
 
     try:
-        queues, wrong = judged_queues(root, log, queues, stop, is_live=is_live)
+        queues, wrong = judged_queues(opened, log, queues, stop, is_live=is_live)
         if is_live:
             return queues, {}
         return completed_queues(
-            root, log, queues, wrong, stop, end, lambda: broker_conf_of(root).message_delay_levels_ms, astray
+            opened,
+            log,
+            queues,
+            wrong,
+            stop,
+            end,
+            lambda: broker_conf_of(opened).message_delay_levels_ms,
+            astray,
         )
     except StorePermissionError:
         return queues, {}  # a read of its messages raises the error; views do not need the file
 
 
 def take_queue(
-    root: str, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None
+    opened: Opened, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None
 ) -> QueueRange | None:
     """One queue of a store without a crash, as `take_snapshot` sees it; None without its directory or files.
 
@@ -223,9 +235,9 @@ def take_queue(
     if not can_be_queue(topic, queue_id):
         return None
     for kind, folder in FOLDERS.items():
-        directory = f"{root}/{folder}/{topic}/{queue_id}"
+        directory = f"{opened.path}/{folder}/{topic}/{queue_id}"
         _refuse_foreign_name(topic, directory)
-        for path in (f"{root}/{folder}/{topic}", directory):
+        for path in (f"{opened.path}/{folder}/{topic}", directory):
             if paths.is_link(path):
                 raise symbolic_link(path)
         queue = _queue_at(
@@ -240,11 +252,11 @@ def take_queue(
         if queue is None:
             continue
         log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
-        end = None if log_end is not None else certain_end(root, log, state, _last_queued([queue]))
+        end = None if log_end is not None else certain_end(opened, log, state, _last_queued([queue]))
         astray = _astray(log, [queue], end)
         if end is not None and _last_queued([queue]) >= end.offset:
             queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
-        found, gaps = _settled_queues(root, log, state, {(topic, queue_id): queue}, log_end, end, astray)
+        found, gaps = _settled_queues(opened, log, state, {(topic, queue_id): queue}, log_end, end, astray)
         for error in gaps.values():
             raise error
         return found[topic, queue_id]
@@ -285,7 +297,7 @@ def _queue_at(
 
 
 def _queues_on_disk(
-    root: str,
+    opened: Opened,
     log: CommitLog,
     select: Callable[[str], bool],
     refused: Refused,
@@ -312,18 +324,18 @@ def _queues_on_disk(
             return error
         return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
 
-    every = list(list_queues(root, select, refused))
+    every = list(list_queues(opened, select, refused))
     short: Mapping[str, QueueBounds] = {}
-    if not paths.is_remote(root):
+    if not paths.is_remote(opened.path):
         short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
-    for (topic, queue_id, *_), queue in look_at_each([root], every, look):
+    for (topic, queue_id, *_), queue in look_at_each([opened.path], every, look):
         if isinstance(queue, QueueRange):
             queues[topic, queue_id] = queue
         elif isinstance(queue, CorruptStoreError):
             damaged[topic, queue_id] = queue
         else:
             refused(queue)
-    damaged |= _cut_queues(root, queues)
+    damaged |= _cut_queues(opened, queues)
     for key in damaged.keys() & queues.keys():
         del queues[key]
     return queues, damaged
@@ -337,7 +349,7 @@ def _refuse_foreign_name(topic: str, directory: str) -> None:
         raise CorruptStoreError(shown, 0, "a topic's name in UTF-8", "other bytes") from error
 
 
-def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, StoreError]:
+def _cut_queues(opened: Opened, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, StoreError]:
     """Queues whose files are shorter than those of the other queues."""
     cut: dict[QueueKey, StoreError] = {}
     for kind in FOLDERS:
@@ -346,13 +358,13 @@ def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey,
             for key, queue in queues.items()
             if (bounds := queue.bounds) is not None and bounds.kind == kind
         }
-        cut |= cut_files(mine, _sampled_sizes(root, kind) if 0 < len(mine) < _SIZES_SAMPLED else ())
+        cut |= cut_files(mine, _sampled_sizes(opened, kind) if 0 < len(mine) < _SIZES_SAMPLED else ())
     return cut
 
 
-def _sampled_sizes(root: str, kind: QueueKind) -> Iterator[int]:
+def _sampled_sizes(opened: Opened, kind: QueueKind) -> Iterator[int]:
     """The file sizes of one queue of each of a few topics. A sample does not need a topic that is refused."""
-    topics = list_directories(f"{root}/{FOLDERS[kind]}", refused=lambda error: None)
+    topics = list_directories(f"{opened.path}/{FOLDERS[kind]}", refused=lambda error: None)
     for _, topic_path in topics[:_SIZES_SAMPLED]:
         with suppress(CorruptStoreError, StorePermissionError):  # a read of that topic raises the error
             for _, path in list_directories(topic_path)[:1]:
@@ -363,37 +375,43 @@ def _sampled_sizes(root: str, kind: QueueKind) -> Iterator[int]:
 
 
 def _recovered(
-    root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused, log_end: int | None = None
+    opened: Opened,
+    log: CommitLog,
+    select: Callable[[str], bool],
+    refused: Refused,
+    log_end: int | None = None,
 ) -> Snapshot:
     """The queues as the broker's recovery would leave them (CommitLog.recoverAbnormally), in memory.
 
     With `log_end`, nothing at or after that offset counts.
     """
-    end, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+    end, readable = ends_after_crash(
+        opened, log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
+    )
     if log_end is not None and log_end < readable.offset:
         readable = replace(readable, offset=log_end)
     _log.info(
         "%s was left by a crash: scanned its commitlog from %d, the log ends at %d",
-        root,
+        opened.path,
         end.scan_start,
         readable.offset,
     )
-    warn_once(root, log.cache, readable)
-    queues, damaged = _queues_on_disk(root, log, select, refused, readable.offset)
-    levels, deleted = broker_conf_of(root).message_delay_levels_ms, deleted_until(root)
-    has_light = has_light_queues(root)
+    warn_once(opened, log.cache, readable)
+    queues, damaged = _queues_on_disk(opened, log, select, refused, readable.offset)
+    levels, deleted = broker_conf_of(opened).message_delay_levels_ms, deleted_until(opened)
+    has_light = has_light_queues(opened)
 
     def chooses(topic: str) -> bool:
         return select(topic) and not deleted(topic) and (has_light or not is_light_queue(topic))
 
-    queues, damaged = recovered_queues(root, log, queues, damaged, end, readable, chooses, levels)
+    queues, damaged = recovered_queues(opened, log, queues, damaged, end, readable, chooses, levels)
     return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
 
 
-def ends_after_crash(root: str, log: CommitLog, checkpoint: Checkpoint) -> tuple[LogEnd, ReadableEnd]:
+def ends_after_crash(opened: Opened, log: CommitLog, checkpoint: Checkpoint) -> tuple[LogEnd, ReadableEnd]:
     """Where a broker's recovery ends the log, and how far the log can be read."""
     end = end_after_crash(log, checkpoint)
-    return end, find_readable_end(root, log, end)
+    return end, find_readable_end(opened, log, end)
 
 
 # ---- while a broker writes ---------------------------------------------------------------------------------
@@ -415,39 +433,43 @@ def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
 # ---- the end of the log alone ------------------------------------------------------------------------------
 
 
-def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
+def find_log_end(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
     """The physical offset at which a reader stops; None where the log ends with its last message.
 
     An offset after a crash, at the base of a commit that is under way or was broken off, and where remains of
     an old recovery follow: whole messages, or a part of one. `take_snapshot` finds the same end, with the
     queues. Raises StoreNotFoundError for a lost commitlog.
     """
-    before = read_commit_state(root)
+    before = read_commit_state(opened)
     if log.held is not None:
-        _, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+        _, readable = ends_after_crash(
+            opened, log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
+        )
         return readable.offset if before.base is None else min(readable.offset, before.base)
-    refuse_lost_log(root, log)
+    refuse_lost_log(opened, log)
     if state is StoreState.CRASHED and not before.is_own:
-        _, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
-        warn_once(root, log.cache, readable)
+        _, readable = ends_after_crash(
+            opened, log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
+        )
+        warn_once(opened, log.cache, readable)
         return readable.offset
-    end = before.base if before.base is not None else _end_before_remains(root, log, state)
-    if read_commit_state(root) == before:
+    end = before.base if before.base is not None else _end_before_remains(opened, log, state)
+    if read_commit_state(opened) == before:
         return end
-    committed = committed_end(root)
-    return committed if committed is not None else _end_before_remains(root, log, state)
+    committed = committed_end(opened)
+    return committed if committed is not None else _end_before_remains(opened, log, state)
 
 
-def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> int | None:
-    end = certain_end(root, log, state)
+def _end_before_remains(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
+    end = certain_end(opened, log, state)
     if end is None or not end.remains:
         is_whole = end is not None and is_unwritten(log, end.offset)
-        return None if is_whole or state is not StoreState.CLEAN else torn_end(root, log)
-    warn_of_hidden(root, log.cache, end, 0)
+        return None if is_whole or state is not StoreState.CLEAN else torn_end(opened, log)
+    warn_of_hidden(opened, log.cache, end, 0)
     return end.offset
 
 
-def torn_end(root: str, log: CommitLog) -> int | None:
+def torn_end(opened: Opened, log: CommitLog) -> int | None:
     """The end of the log of a store that was shut down cleanly, if a part of a message follows.
 
     A crash left it, and a recovery has cut it: no queue, and no other file of the store, knows of a message
@@ -455,9 +477,9 @@ def torn_end(root: str, log: CommitLog) -> int | None:
     """
     try:
         last = last_unit(log)
-        if last is None or is_unwritten(log, last.stop) or knows_more(root, last):
+        if last is None or is_unwritten(log, last.stop) or knows_more(opened, last):
             return None
-        queues = queues_in_log(root, log)
+        queues = queues_in_log(opened, log)
     except (StoreError, OSError):  # a reader of the file raises the error
         return None
     is_known = not queues or max(queue.last_physical_offset for queue in queues) >= last.stop

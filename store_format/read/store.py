@@ -48,6 +48,7 @@ from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_s
 from store_format.message.one import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import known_topics
 from store_format.names import QueueKey, is_light_queue
+from store_format.opened.store import Opened
 from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
 from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
@@ -118,11 +119,12 @@ class Store:
         and CorruptStoreError if the commitlog files do not form a sequence.
         """
         root = paths.given(path)
+        opened = Opened(root)
         look_again(root)
-        directories = log_directories(root, commit_log_paths)
+        directories = log_directories(opened, commit_log_paths)
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files, holds_last=holds_last)
-        name = broker_name or broker_name_of(root)
+        name = broker_name or broker_name_of(opened)
         unreadable: dict[str, StoreError] | None = {} if skip_unreadable else None
         return cls(root, name, log, directories, files, unreadable, unfiled_queues, fail_on_unknown)
 
@@ -130,9 +132,14 @@ class Store:
         return f"<{type(self).__name__} of {self.broker_name} at {self.path}>"
 
     @property
+    def opened(self) -> Opened:
+        """The store as one value, for the functions that take it."""
+        return Opened(self.path)
+
+    @property
     def state(self) -> StoreState:
         """Clean, live or crashed at this moment; see `bookkeeping.state.store_state`."""
-        return store_state(self.path)
+        return store_state(self.opened)
 
     def time_at(self, physical_offset: int) -> int:
         """The store time in ms of the message at a physical offset; -1 if `pass_over` skips its file."""
@@ -145,7 +152,7 @@ class Store:
     @property
     def has_consume_queues(self) -> bool:
         """False if RocksDB keeps the consume queues or they were deleted: the commitlog is scanned then."""
-        return has_queue_files(self.path) or not self.log.relisted().files
+        return has_queue_files(self.opened) or not self.log.relisted().files
 
     def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
         """The first and last offsets of the queues of the selected topics at this moment.
@@ -165,16 +172,16 @@ class Store:
         """`snapshot` of a store without queue files too: a commit may be creating the first ones."""
         warn_of_other_files(self, select)
         for _ in range(_LOOKS_MAX):
-            before = rebuild_state(self.path)
+            before = rebuild_state(self.opened)
             taken = self._taken(select)
-            if rebuild_state(self.path) == before:
+            if rebuild_state(self.opened) == before:
                 break
         return taken
 
     def _taken(self, select: Callable[[str], bool]) -> Snapshot:
         refused: list[StoreError] = []
         taken = take_snapshot(
-            self.path,
+            self.opened,
             self.log.relisted(),
             self.state,
             select,
@@ -215,7 +222,7 @@ class Store:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
         queues = taken.queues
         with suppress(StoreError, OSError):  # `verify` reports files that cannot be read
-            given_up = given_up_places(self.path, self.log, (queue.bounds for queue in queues.values()))
+            given_up = given_up_places(self.opened, self.log, (queue.bounds for queue in queues.values()))
             if given_up:
                 first, count = given_up[0], sum(each.count for each in given_up)
                 told = "%s: an earlier recovery gave up %d message%s of these queues, the first %s offset %d"
@@ -225,7 +232,7 @@ class Store:
             gone = []
             if taken.state is not StoreState.LIVE and taken.log.held is None:
                 gone = gone_by_ledger(
-                    self.path, taken.log, lambda: {key: queue.max_offset for key, queue in queues.items()}
+                    self.opened, taken.log, lambda: {key: queue.max_offset for key, queue in queues.items()}
                 )
             if gone:
                 told, count = "%s: %d messages are lost, the first %s", sum(each.count for each in gone)
@@ -258,26 +265,26 @@ class Store:
         Without the queues of deleted topics (`deleted_until`), and light queues that no broker makes.
         """
         warn_of_other_files(self, select)
-        before = read_commit_state(self.path)
+        before = read_commit_state(self.opened)
         log, state = self.log.relisted(), self.state
         is_live = state is StoreState.LIVE
-        stop = find_log_end(self.path, log, state)
-        deleted = deleted_until(self.path)
+        stop = find_log_end(self.opened, log, state)
+        deleted = deleted_until(self.opened)
 
-        has_light = has_rocksdb_queues(self.path) or has_light_queues(self.path)
+        has_light = has_rocksdb_queues(self.opened) or has_light_queues(self.opened)
 
         def is_there(topic: str) -> bool:
             is_deleted = deleted(topic) >= (OFFSET_MAX if stop is None else stop)
             return select(topic) and not is_deleted and (has_light or not is_light_queue(topic))
 
-        begins = noted_begins(self.path)
+        begins = noted_begins(self.opened)
         look = partial(queues_of_log, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
         found = look(log, stop=stop)
         if not is_live and any(queue.claims.left for queue in found.queues.values()):
-            found = look(log, stop=stop, filing=filing_behind(self.path, log, state))
+            found = look(log, stop=stop, filing=filing_behind(self.opened, log, state))
         # a commit made progress meanwhile: survey what was complete before
-        if read_commit_state(self.path) != before:
-            found = look(self.log.relisted(), stop=committed_end(self.path))
+        if read_commit_state(self.opened) != before:
+            found = look(self.log.relisted(), stop=committed_end(self.opened))
         self._lost.warn_of_hidden(self, found.queues)
         return found
 
@@ -286,10 +293,10 @@ class Store:
         found = self.survey(select, cut_bytes=cut_bytes)
         if self.has_consume_queues or self.state is StoreState.LIVE or self.unfiled_queues == "read":
             return found
-        fates = decide(self.path, found.log, found.queues, found.queues)
+        fates = decide(self.opened, found.log, found.queues, found.queues)
         unknown = {key: found.queues[key] for key, each in fates.items() if each.fate is Fate.UNKNOWN}
         if unknown and self.unfiled_queues is None:
-            self._ask(question_of(self.path, unknown))
+            self._ask(question_of(self.opened, unknown))
         return replace(found, queues={key: found.queues[key] for key in found.queues.keys() - unknown})
 
     def topics(self) -> list[str]:
@@ -345,7 +352,7 @@ class Store:
 
     def configured_topics(self) -> frozenset[str]:
         """Returns the topics in topics.json, with or without messages."""
-        return frozenset(known_topics(self.path) or ())
+        return frozenset(known_topics(self.opened) or ())
 
     def reader(
         self, decode_options: DecodeOptions, tolerance: Tolerance, tags_codes: frozenset[int] | None = None
@@ -369,12 +376,12 @@ class Store:
         """
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
         log, state = self.log.relisted(), self.state
-        stop, is_live = find_log_end(self.path, log, state), state is StoreState.LIVE
+        stop, is_live = find_log_end(self.opened, log, state), state is StoreState.LIVE
         yield from scan_units(
             log, decode_options, self.broker_name, tolerance, stop, is_live=is_live,
-            contradictions=Contradictions(self.path, log),
+            contradictions=Contradictions(self.opened, log),
         )  # fmt: skip
-        warn_of_gone(self.path, find_gone(self.path, log, state))
+        warn_of_gone(self.opened, find_gone(self.opened, log, state))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -27,6 +27,7 @@ from store_format.files.paths import LOST_AND_FOUND, Refused, refuse
 from store_format.files.read import FileCache, directory_identity, entry_names, exists, is_directory
 from store_format.metadata.read import KnownTopic, config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX
+from store_format.opened.store import Opened
 from store_format.survey.fates import Unfiled
 from store_format.survey.gone import dledger_logs, refuse_lost_log
 
@@ -35,7 +36,7 @@ _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
 _BESIDE_COMMITLOG = _ROOT_MARKS - {"commitlog"}
 
 
-def broker_name_of(root: str) -> str:
+def broker_name_of(opened: Opened) -> str:
     """The broker's name: from topics.json, from our settings, or the name of the directory.
 
     In topics.json a broker has a topic that is named after itself (TopicConfigManager), as in ours. If two
@@ -43,47 +44,47 @@ def broker_name_of(root: str) -> str:
     """
     names: list[str] = []
     try:
-        topics = filter(lambda topic: topic.startswith(SYNC_MEMBER_PREFIX), known_topics(root) or ())
+        topics = filter(lambda topic: topic.startswith(SYNC_MEMBER_PREFIX), known_topics(opened) or ())
         names = [topic.removeprefix(SYNC_MEMBER_PREFIX) for topic in topics]
     except StoreError:
-        if read_settings(root) is None:
+        if read_settings(opened) is None:
             raise
-    if len(names) != 1 and (settings := read_settings(root)) is not None:
+    if len(names) != 1 and (settings := read_settings(opened)) is not None:
         return settings.broker_name
-    return names[0] if names else paths.base_name(root)
+    return names[0] if names else paths.base_name(opened.path)
 
 
-def has_config(root: str) -> bool:
+def has_config(opened: Opened) -> bool:
     """Whether a file of the store names its broker; a broker writes topics.json with its first message."""
-    return any(exists(path) for path in (settings_path(root), config_path(root, "topics.json")))
+    return any(exists(path) for path in (settings_path(opened), config_path(opened, "topics.json")))
 
 
-def log_directories(root: str, commit_log_paths: Sequence[str]) -> tuple[str, ...]:
+def log_directories(opened: Opened, commit_log_paths: Sequence[str]) -> tuple[str, ...]:
     """The directories of commitlog files: those given (`storePathCommitLog`), else `commitlog` of the root.
 
-    Raises StoreNotFoundError if a given directory is missing, or if `root` is not a store root.
+    Raises StoreNotFoundError if a given directory is missing, or if `opened` is not a store root.
     """
-    names = entry_names(root)
+    names = entry_names(opened.path)
     if "commitlog" not in names and not commit_log_paths:
-        refuse_root(root, names)
+        refuse_root(opened.path, names)
     for directory in commit_log_paths:
         if not is_directory(directory):
             raise StoreNotFoundError(
                 f"storePathCommitLog: {directory} is not a directory; list all directories that hold "
                 "commitlog files"
             )
-    return tuple(commit_log_paths) or (f"{root}/commitlog",)
+    return tuple(commit_log_paths) or (f"{opened.path}/commitlog",)
 
 
-def has_queue_files(root: str) -> bool:
+def has_queue_files(opened: Opened) -> bool:
     """Whether `consumequeue` or `batchconsumequeue` has directories of topics.
 
     RocksDB keeps its own files there, and with rocksdbCQDoubleWriteEnable directories of topics beside them.
     """
-    names = entry_names(f"{root}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
+    names = entry_names(f"{opened.path}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
     if "CURRENT" in names:
-        return any(is_directory(f"{root}/consumequeue/{name}") for name in names)
-    return bool(names or entry_names(f"{root}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND})
+        return any(is_directory(f"{opened.path}/consumequeue/{name}") for name in names)
+    return bool(names or entry_names(f"{opened.path}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND})
 
 
 def refuse_root(root: str, names: frozenset[str]) -> None:
@@ -164,7 +165,7 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
             log = f"{member}/commitlog"
             if is_directory(log):
                 if not entry_names(log):
-                    refuse_lost_log(member, CommitLog.open((log,), FileCache()))
+                    refuse_lost_log(Opened(member), CommitLog.open((log,), FileCache()))
                 members.append(member)
             elif is_directory(member):
                 _refuse_without_log(path, member)
@@ -183,7 +184,7 @@ def beside_cluster(root: str) -> str:
     names: list[str] = []
     with suppress(StoreError):  # who reads the cluster raises the error
         members = cluster_members(directory, entry_names(directory), lambda _: None)
-        names = [broker_name_of(each) for each in members if has_config(each)]
+        names = [broker_name_of(Opened(each)) for each in members if has_config(Opened(each))]
     return f"{directory}-{name}" if len(names) == len(set(names)) > 1 else root
 
 
@@ -260,6 +261,8 @@ class OpenStore(Protocol):
     @property
     def path(self) -> str: ...
     @property
+    def opened(self) -> Opened: ...
+    @property
     def log(self) -> CommitLog: ...
     @property
     def commit_log_paths(self) -> tuple[str, ...]: ...
@@ -271,9 +274,9 @@ class OpenStore(Protocol):
     def unfiled_queues(self) -> Unfiled | None: ...
 
 
-def tiered_metadata(root: str) -> str | None:
+def tiered_metadata(opened: Opened) -> str | None:
     """The file in which a broker notes what it keeps in tiered storage; None without one."""
-    path = config_path(root, "tieredStoreMetadata.json")
+    path = config_path(opened, "tieredStoreMetadata.json")
     # A broker renames the file to .bak before it writes the new one (ConfigManager.persist).
     return path if exists(path) or exists(f"{path}.bak") else None
 
@@ -283,14 +286,14 @@ def is_below(path: str, directory: str) -> bool:
     return paths.is_inside(paths.absolute(path), paths.absolute(directory))
 
 
-def compacted_topics(root: str) -> list[str]:
+def compacted_topics(opened: Opened) -> list[str]:
     """The topics with cleanup.policy=COMPACTION; none if topics.json cannot be read."""
-    return _compacted(_topics(root))
+    return _compacted(_topics(opened))
 
 
-def _topics(root: str) -> Mapping[str, KnownTopic]:
+def _topics(opened: Opened) -> Mapping[str, KnownTopic]:
     try:
-        return known_topics(root) or {}
+        return known_topics(opened) or {}
     except (StoreError, OSError):  # what needs the file raises the error
         return {}
 
@@ -315,20 +318,20 @@ _said: WeakKeyDictionary[FileCache, dict[str, _Said]] = WeakKeyDictionary()
 
 def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None:
     """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
-    root = store.path
-    said = _said.setdefault(store.files, {}).setdefault(root, _Said())
+    opened = store.opened
+    said = _said.setdefault(store.files, {}).setdefault(opened.path, _Said())
     if not said.has_looked:
         said.has_looked = True
-        if (path := tiered_metadata(root)) is not None:
+        if (path := tiered_metadata(opened)) is not None:
             _log.warning("%s: %s", path, TIERED)
-        for path in dledger_logs(root):
+        for path in dledger_logs(opened):
             if not any(is_below(each, path) for each in store.commit_log_paths):
                 _log.warning("%s is %s", shown(path), DLEDGER)
-    topics = _topics(root)
+    topics = _topics(opened)
     if topics is not said.topics:
         said.topics, said.compacted = topics, _compacted(topics)
     new = [topic for topic in said.compacted if topic not in said.named and select(topic)]
     if new:
         said.named.update(new)
         told = "%s: compacted topics (cleanup.policy=COMPACTION): %s: %s"
-        _log.warning(told, root, first_names(new), COMPACTED)
+        _log.warning(told, opened.path, first_names(new), COMPACTED)

@@ -33,6 +33,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
+from store_format.opened.store import Opened
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import OpenStore
 from store_format.survey.fates import Fate, LogQueue, decide, has_light_queues, missing_topics, question
@@ -101,7 +102,7 @@ class UnfiledQueues:
         unknown = {key: self._unknown[key] for key in usable if key in self._unknown}
         return (
             {key: _lost_error(store, taken, key) for key in lost},
-            question(store.path, unknown, is_part=not self._is_complete) if unknown else None,
+            question(store.opened, unknown, is_part=not self._is_complete) if unknown else None,
         )
 
     def deleted_in(self, taken: Snapshot) -> set[QueueKey]:
@@ -128,7 +129,7 @@ class UnfiledQueues:
 
     def warn_of_none(self, store: OpenStore) -> None:
         """Warns once that the store has no consume queue files at all."""
-        if not has_rocksdb_queues(store.path):
+        if not has_rocksdb_queues(store.opened):
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             self.warn("none", told, store.path, _advice(store.state))
 
@@ -162,7 +163,7 @@ class UnfiledQueues:
         They are looked for if all are selected, or if nothing else that is known is, for example one by name.
         """
         is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(store, taken, select))
-        if self._light is None and is_chosen and has_light_queues(store.path):
+        if self._light is None and is_chosen and has_light_queues(store.opened):
             with suppress(StorePermissionError):  # a read of messages raises it; views do not need the file
                 found, _ = _queues_in_windows(store, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
                 self._light = tuple(
@@ -175,7 +176,7 @@ class UnfiledQueues:
     def _queue_numbers(self, store: OpenStore, taken: Snapshot) -> dict[str, int]:
         topics: Mapping[str, KnownTopic] | None = {}
         with suppress(StoreError, OSError):  # a read that needs the file raises the error
-            topics = known_topics(store.path)
+            topics = known_topics(store.opened)
         if topics is not None and topics is self._topics[0]:
             return self._topics[1]
         if topics is None:
@@ -184,7 +185,7 @@ class UnfiledQueues:
                 numbers[topic] = queue_id + 1
         else:
             numbers = {topic: len(each.queue_ids) for topic, each in topics.items()}
-            numbers |= missing_topics(store.path, topics)
+            numbers |= missing_topics(store.opened, topics)
         numbers = {
             topic: number
             for topic, number in numbers.items()
@@ -206,7 +207,7 @@ class UnfiledQueues:
             seen |= _queues_in_windows(store, taken, frozenset(topic for topic, _ in unfiled), None)[0]
         elif not self._is_complete:
             missed = [key for key in undecided if key not in seen and not is_system_topic(key[0])]
-            missed = [key for key in missed if not _has_files_now(store.path, key)]
+            missed = [key for key in missed if not _has_files_now(store.opened, key)]
             told = (
                 "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d "
                 "MiB of the commitlog were checked; they hold no message of these queues. `rmqlog verify` "
@@ -228,17 +229,17 @@ class UnfiledQueues:
         }
         if short:  # The log was read after the snapshot: a commit in between is not missing.
             topics = {topic for topic, _ in short}
-            now = take_snapshot(store.path, store.log.relisted(), taken.state, topics.__contains__)
+            now = take_snapshot(store.opened, store.log.relisted(), taken.state, topics.__contains__)
             short = {key: queue for key, queue in short.items() if not _covers(now, key, queue)}
         filed = {
             key
             for key, queue in self._open.items()
-            if _covers(taken, key, queue) or _has_files_now(store.path, key)
+            if _covers(taken, key, queue) or _has_files_now(store.opened, key)
         }
         self._open = {key: queue for key, queue in self._open.items() if key not in filed}
         self.look_again_for(filed)  # their files may be lost again
         empty = {key: queue for key, queue in short.items() if not _has_entries(taken, key)}
-        fates = decide(store.path, taken.log, {**self._open, **empty}, self._seen, self._dispatched)
+        fates = decide(store.opened, taken.log, {**self._open, **empty}, self._seen, self._dispatched)
         fate = {key: each.fate for key, each in fates.items()}
         self._deleted |= {key: self._seen[key].last for key in fate if fate[key] is Fate.DELETED}
         short = {key: queue for key, queue in short.items() if fate.get(key) is not Fate.DELETED}
@@ -283,7 +284,7 @@ class UnfiledQueues:
 def _is_misspelt(store: OpenStore, queue: LogQueue) -> bool:
     """Whether a flipped bit gave a light queue its name: a similar one has an entry for its message."""
     physical, offset, _ = queue.epochs[0]
-    known = Contradictions(store.path, store.log)
+    known = Contradictions(store.opened, store.log)
     return bool(known.of_topic((queue.topic, queue.queue_id), np.array([offset]), np.array([physical])))
 
 
@@ -403,7 +404,7 @@ def _dispatched(store: OpenStore, taken: Snapshot) -> int:
     ):
         return OFFSET_MAX
     queues = take_snapshot(
-        store.path, store.log.relisted(), taken.state, lambda topic: True, lambda error: None
+        store.opened, store.log.relisted(), taken.state, lambda topic: True, lambda error: None
     ).queues.values()
     ends = (
         queue.bounds
@@ -419,14 +420,14 @@ def _had_messages(taken: Snapshot, key: QueueKey) -> bool:
     return queue is not None and queue.min_offset > 0
 
 
-def _has_files_now(root: str, key: QueueKey) -> bool:
+def _has_files_now(opened: Opened, key: QueueKey) -> bool:
     """Whether the queue has files now: a broker may have created them since the snapshot.
 
     Files that may not be read count.
     """
     try:
         return any(
-            bool(list_store_files(f"{root}/{folder}/{key[0]}/{key[1]}"))
+            bool(list_store_files(f"{opened.path}/{folder}/{key[0]}/{key[1]}"))
             for folder in ("consumequeue", "batchconsumequeue")
         )
     except StorePermissionError:
@@ -436,7 +437,7 @@ def _has_files_now(root: str, key: QueueKey) -> bool:
 def _consumed_queues(store: OpenStore) -> set[QueueKey]:
     """Queues of which a group has consumed messages, perhaps before their topic was deleted."""
     try:
-        offsets = read_committed(store.path).offsets
+        offsets = read_committed(store.opened).offsets
     except (StoreError, OSError):
         return set()
     return {
@@ -463,13 +464,13 @@ def _queues_in_windows(
     `topics` with LMQ_PREFIX are all light queues, and None all topics. `window` is the number of bytes read
     at each end, and before each of the ascending physical offsets `firsts`; None reads the whole log.
     """
-    before = read_commit_state(store.path)
+    before = read_commit_state(store.opened)
     stop = taken.log_end if before.base is None else before.base
     found = _queues_in(store, taken, topics, window, stop, firsts)
-    if read_commit_state(store.path) == before:
+    if read_commit_state(store.opened) == before:
         return found
     # a commit made progress meanwhile: only what was complete before
-    return _queues_in(store, taken, topics, window, committed_end(store.path), firsts)
+    return _queues_in(store, taken, topics, window, committed_end(store.opened), firsts)
 
 
 def _queues_in(
@@ -481,7 +482,7 @@ def _queues_in(
     firsts: Sequence[int],
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
-    is_live, begins = taken.state is StoreState.LIVE, noted_begins(store.path)
+    is_live, begins = taken.state is StoreState.LIVE, noted_begins(store.opened)
     high = log.stop if stop is None else stop
     if window is None:
         return queues_of_log(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True

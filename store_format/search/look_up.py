@@ -40,6 +40,7 @@ from store_format.message.properties import PropertyTable
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, is_light_queue
+from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import in_time, offsets_in_time, read_chosen, with_body
 from store_format.read.log_reader import without_contradicted
@@ -159,8 +160,8 @@ def look_up(store: Store, choice: MessageChoice, how: How) -> Found:
     Raises OptionError for a key that no message can have.
     """
     store = replace(store, log=store.log.relisted())  # with the commitlog files that exist now
-    found, gone = _found(store, choice, how), find_gone(store.path, store.log, store.state)
-    warn_of_gone(store.path, gone)
+    found, gone = _found(store, choice, how), find_gone(store.opened, store.log, store.state)
+    warn_of_gone(store.opened, gone)
     lost = sum(each.count for each in gone)
     return replace(found, searched=replace(found.searched, lost=lost)) if lost else found
 
@@ -231,12 +232,12 @@ def _at_offset(store: Store, choice: MessageChoice, how: How, offset: int) -> Fo
     """
     log: CommitLog = store.log
     file = log.file_at(offset)
-    stop = find_log_end(store.path, log, store.state)
+    stop = find_log_end(store.opened, log, store.state)
     if file is None or (stop is not None and offset >= stop) or not log.has_message_at(offset):
         return None
     _, refs = next(log.refs_at(file, np.array([offset])))
     names = tuple(dict.fromkeys((*_names(how, choice), "offsetMsgId")))
-    contradictions = Contradictions(store.path, log)
+    contradictions = Contradictions(store.opened, log)
     units, _ = locate(refs, verify_crc=False)
     refs = without_contradicted(refs, units, contradictions, how.tolerance)
     batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
@@ -259,7 +260,7 @@ def _with_queue_times(store: Store, table: pa.Table) -> pa.Table:
         return table
     codes, rows = table["tagsCode"].to_pylist(), enumerate(table.select(_PLACE).to_pylist())
     waiting = {i: row for i, row in rows if row["topic"] == SCHEDULE_TOPIC}
-    taken = take_snapshot(store.path, store.log, store.state, SCHEDULE_TOPIC.__eq__, lambda error: None)
+    taken = take_snapshot(store.opened, store.log, store.state, SCHEDULE_TOPIC.__eq__, lambda error: None)
     filed = {queue.queue_id: queue for queue in store.queues_of(taken)}
     ranges = [
         (filed[row["queueId"]], row["queueOffset"], row["queueOffset"] + 1)
@@ -269,7 +270,7 @@ def _with_queue_times(store: Store, table: pa.Table) -> pa.Table:
     times, tolerance = dict[int, int | None](), Tolerance("DROPMALFORMED", fail_on_data_loss=False)
     for batch in read_chosen(ranges, ("physicalOffset", "tagsCode"), tolerance, MessageChoice()):
         times |= zip(batch["physicalOffset"].to_pylist(), batch["tagsCode"].to_pylist(), strict=True)
-    conf = broker_conf_of(store.path)
+    conf = broker_conf_of(store.opened)
     for i, row in waiting.items():
         codes[i], delay = times.get(row["physicalOffset"]), conf.delay_ms(row["queueId"] + 1)
         if codes[i] is None and delay is not None:
@@ -336,10 +337,10 @@ def _by_key(store: Store, choice: MessageChoice, how: How) -> Found:
     After a crash, nothing after the log's valid end counts, and no index file that a broker would delete when
     it starts.
     """
-    before = read_commit_state(store.path)
+    before = read_commit_state(store.opened)
     found = _search(store, choice, how if before.base is None else replace(how, use_index=False))
     # While our commit writes index entries, slots point to entries that the header does not count yet.
-    unchanged = read_commit_state(store.path) == before
+    unchanged = read_commit_state(store.opened) == before
     return found if unchanged else _search(store, choice, replace(how, use_index=False))
 
 
@@ -349,7 +350,7 @@ def _search(store: Store, choice: MessageChoice, how: How) -> Found:
     names = tuple(dict.fromkeys((*how.columns, *_ORDER_COLUMNS)))
     search = KeySearch(
         log, key, choice, store.broker_name, names, how.tolerance, how.verify_crc, state is StoreState.LIVE,
-        Contradictions(store.path, log),
+        Contradictions(store.opened, log),
     )  # fmt: skip
     if how.on_scanned is not None:
         search.on_scanned = partial(_report_scanned, how.on_scanned, _scan_size(log, coverage.uncovered))
@@ -395,13 +396,13 @@ def _cover(
 ) -> tuple[Coverage, tuple[str, ...], int]:
     """Which part of the log the index files cover, for which topics, and where the log ends at most."""
     log, index = store.log, f"{store.path}/index"
-    stop = find_log_end(store.path, log, state)
+    stop = find_log_end(store.opened, log, state)
     if stop is None:
         stop = log.stop
     topics: tuple[str, ...] = ()
     reason = "the caller does not use it"
     if how.use_index:
-        topics, reason = _topics_to_look_up(store.path, choice.one_topic)
+        topics, reason = _topics_to_look_up(store.opened, choice.one_topic)
     if not topics:
         return Coverage((), ((index, reason),), ((log.min_offset, stop),), frozenset()), topics, stop
     checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
@@ -420,14 +421,16 @@ def _cover(
     return coverage, topics, stop
 
 
-def _topics_to_look_up(root: str, wanted: str | None) -> tuple[tuple[str, ...], str]:
+def _topics_to_look_up(opened: Opened, wanted: str | None) -> tuple[tuple[str, ...], str]:
     """The topics to look up in the index; none, with the reason, where only a scan finds all messages.
 
     Without `wanted` these are all topics with a queue or a configuration. Messages that a
     deleted topic left in the commitlog are found if `wanted` is their topic, or without the index.
     """
-    configured: Mapping[str, TopicConfig] = read_topics(root) or {}
-    stored = {(topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: wanted in (None, topic))}
+    configured: Mapping[str, TopicConfig] = read_topics(opened) or {}
+    stored = {
+        (topic, kind) for topic, _, _, kind in list_queues(opened, lambda topic: wanted in (None, topic))
+    }
     batch = {topic for topic, kind in stored if kind == "batch"} | {
         name for name, topic in configured.items() if topic.queue_type == "BatchCQ"
     }

@@ -59,6 +59,7 @@ from store_format.names import (
     is_light_queue,
     is_system_topic,
 )
+from store_format.opened.store import Opened
 
 # ---- queues of the log -------------------------------------------------------------------------------------
 
@@ -183,22 +184,24 @@ class KnownEnd(NamedTuple):
     evidence: str
 
 
-def ledger_ends(root: str, log: CommitLog) -> dict[QueueKey, KnownEnd]:
+def ledger_ends(opened: Opened, log: CommitLog) -> dict[QueueKey, KnownEnd]:
     """`last_commit_ends`, with the file that shows them."""
     return {
-        key: KnownEnd(end, f"the last commit of {root}/.rmqlog/ledger.json ends {_name(key)} at offset {end}")
-        for key, end in last_commit_ends(root, log).items()
+        key: KnownEnd(
+            end, f"the last commit of {opened.path}/.rmqlog/ledger.json ends {_name(key)} at offset {end}"
+        )
+        for key, end in last_commit_ends(opened, log).items()
     }
 
 
-def last_commit_ends(root: str, log: CommitLog, log_end: int = OFFSET_MAX) -> Mapping[QueueKey, int]:
+def last_commit_ends(opened: Opened, log: CommitLog, log_end: int = OFFSET_MAX) -> Mapping[QueueKey, int]:
     """The ends of the queues of our last commit, by the ledger.
 
     Empty if the log ends before the commit, if a broker has cut it since, and if the ledger cannot be read. A
     topic that was deleted and created again since begins at 0: its entries point behind the commit.
     """
     try:
-        ledger = known_ledger(root)
+        ledger = known_ledger(opened)
         last = ledger.last
         if last is None or not ledger.ends or last.stop > log_end or last.damage(log) is not None:
             return {}
@@ -207,37 +210,37 @@ def last_commit_ends(root: str, log: CommitLog, log_end: int = OFFSET_MAX) -> Ma
     return ledger.ends
 
 
-def known_ledger(root: str) -> Ledger:
+def known_ledger(opened: Opened) -> Ledger:
     """`read_ledger`, at the cost of one stat while the file stays as it is."""
-    identity = stat_identity(ledger_path(root))
-    return Ledger() if identity is None else _ledger_of(root, identity)
+    identity = stat_identity(ledger_path(opened))
+    return Ledger() if identity is None else _ledger_of(opened, identity)
 
 
 @lru_cache(maxsize=8)
-def _ledger_of(root: str, identity: object) -> Ledger:
+def _ledger_of(opened: Opened, identity: object) -> Ledger:
     """The ledger of many queues takes milliseconds to read."""
-    return read_ledger(root)
+    return read_ledger(opened)
 
 
-def committed_ends(root: str) -> dict[QueueKey, KnownEnd]:
+def committed_ends(opened: Opened) -> dict[QueueKey, KnownEnd]:
     """What the groups have committed in the queues of the topics of topics.json.
 
     Counts for a queue without files only: a broker that has cut messages keeps their offsets. Only a 5.x
     broker removes the offsets of a topic that is deleted; consumerOffset.json of such a broker has a
     `dataVersion`. Empty otherwise, and for files that cannot be read.
     """
-    places = (config_path(root, name) for name in ("consumerOffset.json", "topics.json"))
-    return dict(_committed_ends(root, tuple(map(stat_identity, places))))
+    places = (config_path(opened, name) for name in ("consumerOffset.json", "topics.json"))
+    return dict(_committed_ends(opened, tuple(map(stat_identity, places))))
 
 
 @lru_cache(maxsize=8)
-def _committed_ends(root: str, identity: object) -> Mapping[QueueKey, KnownEnd]:
+def _committed_ends(opened: Opened, identity: object) -> Mapping[QueueKey, KnownEnd]:
     """They are read once for each state of their files."""
     try:
-        name, offsets = read_broker_offsets(root)
+        name, offsets = read_broker_offsets(opened)
         if offsets is None or offsets.data_version is None:
             return {}
-        committed, topics = read_committed(root), known_topics(root)
+        committed, topics = read_committed(opened), known_topics(opened)
     except StoreError:  # who needs the files raises the error
         return {}
     found: dict[QueueKey, KnownEnd] = {}
@@ -248,14 +251,14 @@ def _committed_ends(root: str, identity: object) -> Mapping[QueueKey, KnownEnd]:
             key = (topic, queue_id)
             if offset > (found[key].offset if key in found else 0):
                 clause = f"group {shown(group)} has committed offset {offset} of {_name(key)}"
-                found[key] = KnownEnd(offset, f"{clause} in {root}/config/{name}")
+                found[key] = KnownEnd(offset, f"{clause} in {opened.path}/config/{name}")
     return found
 
 
-def known_ends(root: str, log: CommitLog) -> dict[QueueKey, KnownEnd]:
+def known_ends(opened: Opened, log: CommitLog) -> dict[QueueKey, KnownEnd]:
     """The greater of both ends of each queue: for a queue without files."""
-    found = committed_ends(root)
-    for key, end in ledger_ends(root, log).items():
+    found = committed_ends(opened)
+    for key, end in ledger_ends(opened, log).items():
         if key not in found or found[key].offset < end.offset:
             found[key] = end
     return found
@@ -300,7 +303,7 @@ _UNKNOWN = FateDecision(
 
 
 def decide(
-    root: str,
+    opened: Opened,
     log: CommitLog,
     keys: Collection[QueueKey],
     seen: Mapping[QueueKey, LogQueue],
@@ -312,11 +315,11 @@ def decide(
     running broker has dispatched the messages before the physical offset `dispatched`. Of a queue whose
     offsets began at 0 again, the earlier messages are deleted.
     """
-    deleted, found, open_keys = deleted_until(root), dict[QueueKey, FateDecision](), list[QueueKey]()
+    deleted, found, open_keys = deleted_until(opened), dict[QueueKey, FateDecision](), list[QueueKey]()
     for key in keys:
         if seen[key].epochs[-1][0] >= dispatched:
             found[key] = _WAITING
-        elif _is_of_system(root, key[0]):
+        elif _is_of_system(opened, key[0]):
             found[key] = _SYSTEM
         elif seen[key].last < deleted(key[0]):
             found[key] = DELETED
@@ -324,12 +327,12 @@ def decide(
             open_keys.append(key)
     if not open_keys:
         return found
-    kept = kept_topics(root)
-    if not has_queue_files(root):
-        fate = _if_none_filed(root)
+    kept = kept_topics(opened)
+    if not has_queue_files(opened):
+        fate = _if_none_filed(opened)
         return found | {key: _COMMITTED if key[0] in kept else fate for key in open_keys}
-    begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
-    known, filed_stop = committed_ends(root), cache(lambda: _filed_stop(root, log))
+    begins = _begins(opened, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
+    known, filed_stop = committed_ends(opened), cache(lambda: _filed_stop(opened, log))
     for key in open_keys:
         queues = {other: queue for other, queue in seen.items() if other[0] == key[0]}
         alive = {other: begin for other, begin in begins.items() if other[0] == key[0]}
@@ -350,25 +353,25 @@ def decide(
     return found
 
 
-def _if_none_filed(root: str) -> FateDecision:
+def _if_none_filed(opened: Opened) -> FateDecision:
     """The fate of the queues of a store of which no queue has a file. A broker that starts builds all of them
     from the log: it dispatches the messages behind the newest one of all queues (CommitLog.recoverNormally,
     DefaultMessageStore.recover). But deleting the last topic leaves an empty directory, too.
     """
-    if has_rocksdb_queues(root):
+    if has_rocksdb_queues(opened):
         return FateDecision(Fate.LOST, "RocksDB keeps the consume queues")
-    if not is_directory(f"{root}/{FOLDERS['simple']}"):  # on object storage no directory is empty
+    if not is_directory(f"{opened.path}/{FOLDERS['simple']}"):  # on object storage no directory is empty
         return FateDecision(Fate.LOST, "the store has no consume queue directory, which no broker deletes")
-    known = committed_ends(root)
+    known = committed_ends(opened)
     return FateDecision(Fate.LOST, known[min(known)].evidence) if known else _UNKNOWN
 
 
-def _filed_stop(root: str, log: CommitLog) -> int:
+def _filed_stop(opened: Opened, log: CommitLog) -> int:
     """The physical offset behind the newest entry of all queues, if the messages behind it include the next
     one of a queue with files: the broker was killed before it filed them. Else OFFSET_MAX.
     """
     queues = list[QueueBounds]()
-    for topic, queue_id, directory, kind in filed_queues(root, lambda _: True):
+    for topic, queue_id, directory, kind in filed_queues(opened, lambda _: True):
         with suppress(StoreError):
             bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
             queues += [bounds] if bounds is not None and bounds.has_entries else []
@@ -382,14 +385,14 @@ def _filed_stop(root: str, log: CommitLog) -> int:
 
 
 def _begins(
-    root: str, select: Callable[[str], bool], seen: Mapping[QueueKey, LogQueue], log_min: int
+    opened: Opened, select: Callable[[str], bool], seen: Mapping[QueueKey, LogQueue], log_min: int
 ) -> dict[QueueKey, int]:
     """The physical offset of the first message of each queue with files, -1 before the log's first byte.
 
     Without the queues whose files show no entry.
     """
-    begins, noted = dict[QueueKey, int](), noted_begins(root)
-    for topic, queue_id, directory, kind in filed_queues(root, select):
+    begins, noted = dict[QueueKey, int](), noted_begins(opened)
+    for topic, queue_id, directory, kind in filed_queues(opened, select):
         key, bounds = (topic, queue_id), None
         with suppress(StoreError):
             bounds = queue_bounds(kind, directory, topic, queue_id, log_min)
@@ -431,7 +434,7 @@ def _is_left_over(key: QueueKey, queues: Mapping[QueueKey, LogQueue], begins: Ma
     return False
 
 
-def question(root: str, queues: Mapping[QueueKey, LogQueue], *, is_part: bool = False) -> OptionError:
+def question(opened: Opened, queues: Mapping[QueueKey, LogQueue], *, is_part: bool = False) -> OptionError:
     """The error about queues of UNKNOWN fate: it asks which of the two things happened.
 
     With `is_part`, only a part of the commitlog was read.
@@ -441,8 +444,8 @@ def question(root: str, queues: Mapping[QueueKey, LogQueue], *, is_part: bool = 
     topics = sorted({topic for topic, _ in queues})
     names = f"topic {topic} was" if len(topics) == 1 else f"the topics {first_names(topics)} were"
     return OptionError(
-        f"{root}: {more}{count:,} messages of {len(queues)} queues (the first is {topic}-{queue_id}) are in "
-        f"the commitlog and in no consume queue, and the store does not show why. If {names} deleted and "
+        f"{opened}: {more}{count:,} messages of {len(queues)} queues (the first is {topic}-{queue_id}) are "
+        f"in the commitlog and in no consume queue, and the store does not show why. If {names} deleted and "
         "created again, set unfiledQueues=skip: the messages stay deleted. If the directories of the consume "
         "queues were lost, set unfiledQueues=read, or restore the directories from a backup: the messages "
         "are read, and a write gives them their queue offsets back. (In Python unfiled_queues, in commands "
@@ -453,7 +456,7 @@ def question(root: str, queues: Mapping[QueueKey, LogQueue], *, is_part: bool = 
 # ---- deleted topics, and those that topics.json has lost ---------------------------------------------------
 
 
-def deleted_until(root: str) -> Callable[[str], int]:
+def deleted_until(opened: Opened) -> Callable[[str], int]:
     """A function of a topic: its messages before this physical offset belong to a deleted topic.
 
     0 if none do, and without topics.json. OFFSET_MAX if topics.json does not have the topic, and no directory
@@ -461,11 +464,11 @@ def deleted_until(root: str) -> Callable[[str], int]:
     is not complete that creates a topic, the earlier messages of the topic belong to a deleted one.
     """
     try:
-        topics = known_topics(root)
-        journal = read_journal(root)
+        topics = known_topics(opened)
+        journal = read_journal(opened)
     except CorruptStoreError:  # who needs the file raises the error
         return lambda topic: 0
-    if not topics or has_rocksdb_config(root):  # a broker's topics.json is never empty
+    if not topics or has_rocksdb_config(opened):  # a broker's topics.json is never empty
         return lambda topic: 0
     created: dict[str, int] = {}
     if journal is not None:
@@ -474,7 +477,7 @@ def deleted_until(root: str) -> Callable[[str], int]:
         }
         new = journal.new_topics.keys() - continued
         continued |= {
-            each[0] for each in filed_queues(root, new.__contains__) if each[:2] not in journal.queues
+            each[0] for each in filed_queues(opened, new.__contains__) if each[:2] not in journal.queues
         }
         created = dict.fromkeys(new - continued, journal.base)
 
@@ -482,20 +485,20 @@ def deleted_until(root: str) -> Callable[[str], int]:
     def end(topic: str) -> int:
         if topic in created:
             return created[topic]
-        if topic in topics or is_light_queue(topic) or _is_of_system(root, topic):
+        if topic in topics or is_light_queue(topic) or _is_of_system(opened, topic):
             return 0
-        return 0 if has_directory(root, topic) or topic in kept_topics(root) else OFFSET_MAX
+        return 0 if has_directory(opened, topic) or topic in kept_topics(opened) else OFFSET_MAX
 
     return end
 
 
-def topics_counter(root: str) -> int | None:
+def topics_counter(opened: Opened) -> int | None:
     """The counter of topics.json, which each change increments; None without it."""
-    topics = read_topics(root)
+    topics = read_topics(opened)
     return None if topics is None or topics.data_version is None else topics.data_version.counter
 
 
-def kept_topics(root: str, *, listed: bool = False) -> set[str]:
+def kept_topics(opened: Opened, *, listed: bool = False) -> set[str]:
     """The topics that commits created after this topics.json was written, as in a copy that was made during
     commits: its counter is lower than the ledger says. Empty for files that cannot be read: who needs them
     raises the error.
@@ -504,8 +507,8 @@ def kept_topics(root: str, *, listed: bool = False) -> set[str]:
     has deleted the topic and created it again.
     """
     with suppress(StoreError, OSError):
-        created = known_ledger(root).created
-        now = topics_counter(root) if created else None
+        created = known_ledger(opened).created
+        now = topics_counter(opened) if created else None
         ours = {counter for _, counter in created.values()} if listed else set()
         return {
             topic
@@ -515,18 +518,20 @@ def kept_topics(root: str, *, listed: bool = False) -> set[str]:
     return set()
 
 
-def missing_topics(root: str, topics: Container[str]) -> dict[str, int]:
+def missing_topics(opened: Opened, topics: Container[str]) -> dict[str, int]:
     """The topics of commits that `topics`, those of topics.json, lack because it is older, with their numbers
     of queues.
     """
     with suppress(StoreError, OSError):  # who needs the file raises the error
-        new = {name: number for name, (number, _) in known_ledger(root).created.items() if name not in topics}
-        kept = kept_topics(root) if new else ()
+        new = {
+            name: number for name, (number, _) in known_ledger(opened).created.items() if name not in topics
+        }
+        kept = kept_topics(opened) if new else ()
         return {name: number for name, number in new.items() if name in kept}
     return {}
 
 
-def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
+def lost_topics(opened: Opened, named: Collection[QueueKey] = ()) -> dict[str, int]:
     """The topics of a store that has lost topics.json, with their numbers of queues; those of commits that
     topics.json lacks because it is older (`missing_topics`).
 
@@ -537,17 +542,17 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
     cannot be read is lost; a topic that a readable file lacks was deleted.
     """
     names = {
-        *entry_names(f"{root}/config", missing_ok=True),
-        *entry_names(f"{root}/.rmqlog", missing_ok=True),
+        *entry_names(f"{opened.path}/config", missing_ok=True),
+        *entry_names(f"{opened.path}/.rmqlog", missing_ok=True),
     }
-    if names.isdisjoint(_BESIDE_TOPICS) or has_rocksdb_config(root):
+    if names.isdisjoint(_BESIDE_TOPICS) or has_rocksdb_config(opened):
         return {}
-    known = known_topics(root)
-    missing = missing_topics(root, known) if known else {}
+    known = known_topics(opened)
+    missing = missing_topics(opened, known) if known else {}
     if known and not known.is_backup:
         return missing
-    numbers = missing | filed_topics(root, needs_config)
-    for topic, queue_id in {*named, *given_up_ranges(root)}:
+    numbers = missing | filed_topics(opened, needs_config)
+    for topic, queue_id in {*named, *given_up_ranges(opened)}:
         if needs_config(topic):
             numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
     return {topic: number for topic, number in numbers.items() if topic not in (known or ())}
@@ -559,7 +564,7 @@ def needs_config(topic: str) -> bool:
 
 
 def past_queues(
-    root: str, log_begin: int, seen: Container[QueueKey], *, is_copied: bool = False
+    opened: Opened, log_begin: int, seen: Container[QueueKey], *, is_copied: bool = False
 ) -> dict[QueueKey, KnownEnd]:
     """The ends of the simple queues without files that have had messages, of which the log has none (`seen`:
     those of which it has one). With `is_copied`, of a copy of the store without queues.
@@ -570,11 +575,11 @@ def past_queues(
     known: dict[QueueKey, KnownEnd] = {}
     if log_begin:  # else nothing was deleted, and a group may commit any number
         known = {
-            key: end for key, end in committed_ends(root).items() if key not in seen and can_be_queue(*key)
+            key: end for key, end in committed_ends(opened).items() if key not in seen and can_be_queue(*key)
         }
     topics = {topic for topic, _ in known}
     select = (lambda topic: True) if is_copied else topics.__contains__
-    for topic, queue_id, directory, kind in filed_queues(root, select) if is_copied or topics else ():
+    for topic, queue_id, directory, kind in filed_queues(opened, select) if is_copied or topics else ():
         if not is_copied:
             known.pop((topic, queue_id), None)
             continue
@@ -593,35 +598,37 @@ def past_queues(
 # ---- what directories and names show -----------------------------------------------------------------------
 
 
-def filed_topics(root: str, select: Callable[[str], bool]) -> dict[str, int]:
+def filed_topics(opened: Opened, select: Callable[[str], bool]) -> dict[str, int]:
     """The selected topics whose simple queues have files, each with one more than its highest queue id."""
     numbers: dict[str, int] = {}
-    for topic, queue_id, _, kind in filed_queues(root, select):
+    for topic, queue_id, _, kind in filed_queues(opened, select):
         if kind == "simple":
             numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
     return numbers
 
 
-def has_light_queues(root: str) -> bool:
+def has_light_queues(opened: Opened) -> bool:
     """Whether a broker with enableLmq has used the store, or its directory of consume queues is lost, which
     would show it. Without such a broker, the properties that name light queues are a producer's own.
     """
-    if exists(f"{root}/config/lmqConsumerOffset.json") or not is_directory(f"{root}/{FOLDERS['simple']}"):
+    if exists(f"{opened.path}/config/lmqConsumerOffset.json") or not is_directory(
+        f"{opened.path}/{FOLDERS['simple']}"
+    ):
         return True
     with suppress(StoreError):  # who needs the directory raises the error
-        return any(map(is_light_queue, entry_names(f"{root}/consumequeue", missing_ok=True)))
+        return any(map(is_light_queue, entry_names(f"{opened.path}/consumequeue", missing_ok=True)))
     return False
 
 
-def has_queue_files(root: str) -> bool:
+def has_queue_files(opened: Opened) -> bool:
     """Whether any simple consume queue has a file that is not empty; batch queues say nothing of others."""
-    return any(kind == "simple" for _, _, _, kind in filed_queues(root, lambda topic: True))
+    return any(kind == "simple" for _, _, _, kind in filed_queues(opened, lambda topic: True))
 
 
-def filed_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, QueueKind]]:
+def filed_queues(opened: Opened, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, QueueKind]]:
     """The selected queues that have a file that is not empty, or files that cannot be listed."""
     with suppress(StoreError):  # who needs the directory raises the error
-        for found in list_queues(root, select, lambda error: None):
+        for found in list_queues(opened, select, lambda error: None):
             try:
                 is_filed = any(file.size for file in list_store_files(found[2]))
             except StoreError:
@@ -630,17 +637,17 @@ def filed_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str
                 yield found
 
 
-def has_rocksdb_config(root: str) -> bool:
-    return any(exists(f"{root}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
+def has_rocksdb_config(opened: Opened) -> bool:
+    return any(exists(f"{opened.path}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
 
 
-def _is_of_system(root: str, topic: str) -> bool:
+def _is_of_system(opened: Opened, topic: str) -> bool:
     """Whether a broker creates the topic again when it needs it: its messages wait for the broker."""
     for prefix in _OF_GROUPS:
         if topic.startswith(prefix):
             name = topic.removeprefix(prefix)
             try:
-                groups = read_subscription_groups(root)
+                groups = read_subscription_groups(opened)
             except CorruptStoreError:
                 return True
             # the topic of messages that were popped has the name of another topic behind that of the group
@@ -650,11 +657,11 @@ def _is_of_system(root: str, topic: str) -> bool:
     return is_system_topic(topic)
 
 
-def has_directory(root: str, topic: str) -> bool:
+def has_directory(opened: Opened, topic: str) -> bool:
     """Whether anything is in a directory of the topic. A broker leaves an empty one when it deletes it."""
     try:
         return can_be_queue(topic, 0) and any(
-            entry_names(f"{root}/{folder}/{topic}", missing_ok=True) for folder in FOLDERS.values()
+            entry_names(f"{opened.path}/{folder}/{topic}", missing_ok=True) for folder in FOLDERS.values()
         )
     except StoreError:  # it may not be listed
         return True

@@ -38,6 +38,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, 
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 from store_format.survey.fates import filed_queues, known_ledger
 from store_format.survey.log_end import LogEnd, certain_end, end_after_crash, last_unit, last_unit_in
 from store_format.survey.right_entries import entries_of, place_of_message, shown_record
@@ -86,7 +87,7 @@ class Gone:
 
 
 def queues_in_log(
-    root: str, log: CommitLog, refused: Callable[[StoreError], object] = refuse, *, scan: bool = False
+    opened: Opened, log: CommitLog, refused: Callable[[StoreError], object] = refuse, *, scan: bool = False
 ) -> list[QueueBounds]:
     """The bounds of every queue whose newest entry points to the log, as its files show them. With `scan` of
     every queue with files, up to the first invalid entry, as a broker that starts finds them.
@@ -94,7 +95,7 @@ def queues_in_log(
     Calls `refused`, which by default raises, for queues whose files do not fit together.
     """
     found = []
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True, refused):
+    for topic, queue_id, directory, kind in list_queues(opened, lambda _: True, refused):
         try:
             bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset, scan=scan)
         except StoreError as error:
@@ -105,29 +106,29 @@ def queues_in_log(
     return found
 
 
-def filing_behind(root: str, log: CommitLog, state: StoreState, start: int | None = None) -> Filing:
+def filing_behind(opened: Opened, log: CommitLog, state: StoreState, start: int | None = None) -> Filing:
     """What a broker that starts files behind the queues of a store. Of one that is in use only the `firsts`
     are known, and nothing of one that has its queues in RocksDB, or of a queue whose files cannot be used.
     After a crash `start` is that of `end_after_crash`, if the caller knows it.
     """
-    if has_rocksdb_queues(root):
+    if has_rocksdb_queues(opened):
         return Filing()
     queues, refused, is_old = list[QueueBounds](), list[StoreError](), False
     with suppress(StoreError):  # a reader of the files raises the error
-        queues = queues_in_log(root, log, refused.append, scan=True)
-        is_old = is_broker_49(root)
+        queues = queues_in_log(opened, log, refused.append, scan=True)
+        is_old = is_broker_49(opened)
     firsts = begun_again(log, queues, is_copied=True)
     if state is StoreState.LIVE:
         return Filing(firsts=firsts)
     if state is StoreState.CLEAN:
         start = None
     elif start is None:
-        start = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint()).start
+        start = end_after_crash(log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()).start
     filing = Filing.behind(queues, start, is_old=is_old)
     last = None if start is not None else last_unit(log)
     # the log's last message is filed, too: no message behind it is (doRecheckReputOffsetFromCq)
     is_last = last is not None and last.offset == filing.start - 1
-    unusable = (each[:2] for each in filed_queues(root, lambda _: bool(refused)))
+    unusable = (each[:2] for each in filed_queues(opened, lambda _: bool(refused)))
     return filing._replace(
         start=filing.start - is_last,
         ends=dict.fromkeys(unusable, (-1, OFFSET_MAX)) | dict(filing.ends),
@@ -135,7 +136,7 @@ def filing_behind(root: str, log: CommitLog, state: StoreState, start: int | Non
     )
 
 
-def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:
+def gone_of(opened: Opened, log: CommitLog, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:
     """The messages to which these queues point and which the commitlog lacks.
 
     The message that a short file ends with is gone, too, if a part of it is. So are messages behind the end
@@ -148,7 +149,7 @@ def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[Queue
     with suppress(StoreError):  # a reader of the files raises the error
         missing = _ranges_without_file(log)
         farthest = max((queue.last_physical_offset for queue in queues), default=-1)
-        if state is StoreState.CLEAN and certain_end(root, log, state, farthest) is None:
+        if state is StoreState.CLEAN and certain_end(opened, log, state, farthest) is None:
             last = last_unit(log)
             stop = log.min_offset if last is None else last.stop
             missing[-1] = (min(missing[-1][0], stop), OFFSET_MAX)
@@ -237,13 +238,13 @@ def shown_records(
     return {start: record for start, record in records.items() if record is not None}
 
 
-def gone_by_ledger(root: str, log: CommitLog, ends: Callable[[], Mapping[QueueKey, int]]) -> list[Gone]:
+def gone_by_ledger(opened: Opened, log: CommitLog, ends: Callable[[], Mapping[QueueKey, int]]) -> list[Gone]:
     """The messages that only the ledger proves, behind the last entries of queues, which they have up to
     `ends`: log and queues are older than `.rmqlog`, or a power loss took both. Without those that a recovery
     has given up.
     """
-    known = _ends_of_lost_commit(root, log)
-    there, given_up = (ends(), given_up_ranges(root)) if known else ({}, {})
+    known = _ends_of_lost_commit(opened, log)
+    there, given_up = (ends(), given_up_ranges(opened)) if known else ({}, {})
     found = []
     for key, stop in sorted(known.items()):
         low = there.get(key, 0) or stop
@@ -254,24 +255,24 @@ def gone_by_ledger(root: str, log: CommitLog, ends: Callable[[], Mapping[QueueKe
     return found
 
 
-def _ends_of_lost_commit(root: str, log: CommitLog) -> Mapping[QueueKey, int]:
+def _ends_of_lost_commit(opened: Opened, log: CommitLog) -> Mapping[QueueKey, int]:
     """The queue offsets at which our last commit ended its queues; empty if the log still has that commit, or
     if a recovery has given the commit up.
     """
     with suppress(StoreError, OSError):  # who needs the file raises the error
-        ledger = known_ledger(root)
+        ledger = known_ledger(opened)
         if ledger.last is not None and not ledger.last.given_up and ledger.last.damage(log) is not None:
             return ledger.ends
     return {}
 
 
-def given_up_places(root: str, log: CommitLog, queues: Iterable[QueueBounds | None]) -> list[Gone]:
+def given_up_places(opened: Opened, log: CommitLog, queues: Iterable[QueueBounds | None]) -> list[Gone]:
     """The places in simple queues without a message, because recoveries have given up their messages.
 
     Before the first message of a queue only where the log begins at 0: retention has deleted nothing there.
     A place that a broker has given to another message since has an entry, or the log has the message.
     """
-    noted = read_given_up(root)
+    noted = read_given_up(opened)
     if not noted.messages:
         return []
     simple = (queue for queue in queues if queue is not None and queue.kind == "simple")
@@ -294,30 +295,33 @@ def given_up_places(root: str, log: CommitLog, queues: Iterable[QueueBounds | No
     return found
 
 
-def find_gone(root: str, log: CommitLog, state: StoreState) -> list[Gone]:
+def find_gone(opened: Opened, log: CommitLog, state: StoreState) -> list[Gone]:
     """The messages of all queues that are gone with parts of the commitlog.
 
     In a store that is in use, queues may lead to files that were created since the log was listed.
     """
     if state is StoreState.LIVE or not log.files:
         return []
-    is_certain = state is StoreState.CRASHED or certain_end(root, log, state) is not None
+    is_certain = state is StoreState.CRASHED or certain_end(opened, log, state) is not None
     with suppress(StoreError):  # a reader of queues raises the error
         may_lack = log.has_gaps or not is_certain or _ends_full(log)
-        if may_lack or _ends_of_lost_commit(root, log):
-            queues = queues_in_log(root, log, lambda _: None)
+        if may_lack or _ends_of_lost_commit(opened, log):
+            queues = queues_in_log(opened, log, lambda _: None)
             ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
-            pointed = gone_of(root, log, state, queues) if may_lack else []
-            return [*pointed, *gone_by_ledger(root, log, lambda: ends)]
+            pointed = gone_of(opened, log, state, queues) if may_lack else []
+            return [*pointed, *gone_by_ledger(opened, log, lambda: ends)]
     return []
 
 
-def warn_of_gone(root: str, gone: Sequence[Gone]) -> None:
+def warn_of_gone(opened: Opened, gone: Sequence[Gone]) -> None:
     """Warns of messages that a search of the commitlog cannot see."""
     if gone:
         count = sum(each.count for each in gone)
         _log.warning(
-            "%s: %d messages are lost with missing parts of the commitlog, the first %s", root, count, gone[0]
+            "%s: %d messages are lost with missing parts of the commitlog, the first %s",
+            opened.path,
+            count,
+            gone[0],
         )
 
 
@@ -349,7 +353,7 @@ def _ends_within_message(log: CommitLog, start: int) -> bool:
 
 
 def lost_last_files(
-    root: str, log: CommitLog, end: LogEnd, queues: Iterable[QueueBounds], *, is_crashed: bool
+    opened: Opened, log: CommitLog, end: LogEnd, queues: Iterable[QueueBounds], *, is_crashed: bool
 ) -> CorruptStoreError | None:
     """The error for queues that point behind the last commitlog file because files are missing; else None.
 
@@ -367,7 +371,7 @@ def lost_last_files(
     last = log.files[-1]
     is_full = end.end.kind in FULL or end.offset > log.stop - _BLANK_HEAD_SIZE
     if not is_crashed and not is_full:
-        checkpoint = read_checkpoint(f"{root}/checkpoint")
+        checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
         known = checkpoint.physic_msg_timestamp if checkpoint is not None else -1
         is_full = last.size < log.file_size or known > log.store_timestamp_at(end.last_unit_offset) >= 0
     if not is_full:
@@ -391,22 +395,22 @@ def lost_last_files(
 class LostLog:
     """The commitlog in `directories` has no message; `known` is a clause: which file knows of messages."""
 
-    root: str
+    opened: Opened
     directories: tuple[str, ...]
     known: str
 
     @property
     def error(self) -> StoreNotFoundError:
         return StoreNotFoundError(
-            f"{self.root}: the commitlog ({', '.join(self.directories)}) has no message, but {self.known}. "
+            f"{self.opened}: the commitlog ({', '.join(self.directories)}) has no message, but {self.known}. "
             f"Nothing was changed. {ADVICE}"
         )
 
 
-def dledger_logs(root: str) -> list[str]:
+def dledger_logs(opened: Opened) -> list[str]:
     """Returns the directories with a DLedger commitlog, `dledger-<id>`: queues may lead there."""
-    names = entry_names(root, missing_ok=True)
-    return [f"{root}/{name}" for name in sorted(names) if name.startswith("dledger-")]
+    names = entry_names(opened.path, missing_ok=True)
+    return [f"{opened.path}/{name}" for name in sorted(names) if name.startswith("dledger-")]
 
 
 def begun_again(
@@ -450,29 +454,29 @@ def _begins_with_own(log: CommitLog, queue: QueueBounds) -> bool:
     return found is not None and (*found.key, found.offset) == (queue.topic, queue.queue_id, 0)
 
 
-def refuse_lost_log(root: str, log: CommitLog) -> None:
+def refuse_lost_log(opened: Opened, log: CommitLog) -> None:
     """Raises StoreNotFoundError for a lost commitlog. Costs one read where the commitlog is not empty."""
-    found = find_lost_log(root, log)
+    found = find_lost_log(opened, log)
     if found is not None:
         raise found.error
 
 
-def find_lost_log(root: str, log: CommitLog) -> LostLog | None:
+def find_lost_log(opened: Opened, log: CommitLog) -> LostLog | None:
     """Returns a commitlog that must not be read or written: it has no message, and other files of the store
     know of messages. None if nothing is lost.
     """
-    if _may_be_whole(root, log) or dledger_logs(root):
+    if _may_be_whole(opened, log) or dledger_logs(opened):
         return None
-    journal = read_journal(root)
+    journal = read_journal(opened)
     if journal is not None and not journal.base:
         return None  # The first commit was broken off: it is completed from byte 0 of the log.
-    known = _known_messages(root)
-    if known is None or _may_be_whole(root, log.relisted()):  # a broker may have begun the log since
+    known = _known_messages(opened)
+    if known is None or _may_be_whole(opened, log.relisted()):  # a broker may have begun the log since
         return None
-    return LostLog(root, log.directories, known)
+    return LostLog(opened, log.directories, known)
 
 
-def _may_be_whole(root: str, log: CommitLog) -> bool:
+def _may_be_whole(opened: Opened, log: CommitLog) -> bool:
     """Whether the log begins with a message, or behind byte 0, or one of its files has any byte.
 
     After a crash of a broker, the queues of a new log may be on the disk, and its messages not.
@@ -480,19 +484,19 @@ def _may_be_whole(root: str, log: CommitLog) -> bool:
     if not log.files:
         return False
     try:
-        if log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(root) == "":
+        if log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(opened) == "":
             return True
         return any(first_byte(file, log.cache) is not None for file in log.files)
     except StoreError:  # who needs the file raises the error
         return True
 
 
-def _known_messages(root: str) -> str | None:
+def _known_messages(opened: Opened) -> str | None:
     """A clause about the messages that other files of the store know of; None when they know of none."""
-    last = read_ledger(root).last
+    last = read_ledger(opened).last
     if last is not None and last.last_size and not last.given_up:
-        return f"{root}/.rmqlog/ledger.json has commits up to physical offset {last.stop}"
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
+        return f"{opened.path}/.rmqlog/ledger.json has commits up to physical offset {last.stop}"
+    for topic, queue_id, directory, kind in list_queues(opened, lambda _: True):
         name = f"{shown(topic)}-{queue_id}"
         try:
             bounds = queue_bounds(kind, directory, topic, queue_id, 0)
@@ -500,12 +504,12 @@ def _known_messages(root: str) -> str | None:
             return f"consume queue {name} has files ({error})"
         if bounds is not None and bounds.last_physical_offset >= 0:  # else it goes on behind lost messages
             return f"consume queue {name} has entries up to offset {bounds.max_offset}"
-    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
     for name in (
         ("physic_msg_timestamp", "logics_msg_timestamp", "confirm_phy_offset", "logics_physical_offset")
         if checkpoint
         else ()
     ):
         if getattr(checkpoint, name) > 0:
-            return f"{root}/checkpoint has {name} {getattr(checkpoint, name)}"
+            return f"{opened.path}/checkpoint has {name} {getattr(checkpoint, name)}"
     return None

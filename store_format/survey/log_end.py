@@ -79,6 +79,7 @@ from store_format.message.locate import locate
 from store_format.message.one import UnitKind, check_unit
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 from store_format.survey.fates import LogQueue
 
 _log = logging.getLogger(__name__)
@@ -252,7 +253,7 @@ class ReadableEnd:
         )
 
 
-def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
+def find_readable_end(opened: Opened, log: CommitLog, end: LogEnd) -> ReadableEnd:
     """How far the log can be read, if a broker's recovery ends it at `end`.
 
     Without damage this costs one check for bytes after the end. After damage every message is checked, CRC
@@ -261,7 +262,7 @@ def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
     last = log.store_timestamp_at(end.last_unit_offset)
     found = ReadableEnd(end.offset, end.offset, last_timestamp=last, start=end.start)
     if end.end.kind in (EndKind.TORN, EndKind.UNWRITTEN):
-        _SearchBehindEnd(root, log, end, found).run()
+        _SearchBehindEnd(opened, log, end, found).run()
     return found
 
 
@@ -269,7 +270,7 @@ def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
 class _SearchBehindEnd:
     """Searches for messages behind the end that recovery finds."""
 
-    root: str
+    opened: Opened
     log: CommitLog
     end: LogEnd
     found: ReadableEnd
@@ -311,11 +312,13 @@ class _SearchBehindEnd:
     def _continues(self, run: UnitRun) -> bool:
         """Whether the first messages after damage continue the log, by the rule of this module."""
         first = run.file.start + int(run.positions[0])
-        if run.file.start > self.found.offset or _is_in_place(self.root, self.log, self.found.offset, first):
+        if run.file.start > self.found.offset or _is_in_place(
+            self.opened, self.log, self.found.offset, first
+        ):
             return True
         is_older = self.log.store_timestamp_at(first) < self.found.last_timestamp - _CLOCK_STEP_MAX_MS
         try:
-            entries = [(entry, entry_at(self.root, *entry[:2])) for entry in _entries_of(self.log, run)]
+            entries = [(entry, entry_at(self.opened, *entry[:2])) for entry in _entries_of(self.log, run)]
         except StoreError:
             if is_older:
                 return False
@@ -335,9 +338,9 @@ class _SearchBehindEnd:
         return True
 
 
-def _is_in_place(root: str, log: CommitLog, start: int, stop: int) -> bool:
+def _is_in_place(opened: Opened, log: CommitLog, start: int, stop: int) -> bool:
     """Whether the damaged bytes are those of messages that follow each other from `start` up to `stop`."""
-    sizes, offset = _sizes_by_entries(root, log, start, stop), start
+    sizes, offset = _sizes_by_entries(opened, log, start, stop), start
     while offset < stop:
         is_head = log.store_timestamp_at(offset) >= 0
         size = int.from_bytes(log.read(offset, 4), "big") if is_head else 0
@@ -347,10 +350,10 @@ def _is_in_place(root: str, log: CommitLog, start: int, stop: int) -> bool:
     return offset == stop
 
 
-def _sizes_by_entries(root: str, log: CommitLog, start: int, stop: int) -> dict[int, int]:
+def _sizes_by_entries(opened: Opened, log: CommitLog, start: int, stop: int) -> dict[int, int]:
     """The sizes of the messages in [start, stop) to which entries of consume queues lead."""
     found: dict[int, int] = {}
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True, lambda _: None):
+    for topic, queue_id, directory, kind in list_queues(opened, lambda _: True, lambda _: None):
         with suppress(StoreError):
             queue = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
             if queue is None or queue.last_physical_offset < start:
@@ -406,7 +409,7 @@ class WrittenEnd:
 
 
 def written_end(
-    root: str, log: CommitLog, *, is_live: bool, has_more: bool = False, queued: int = -1
+    opened: Opened, log: CommitLog, *, is_live: bool, has_more: bool = False, queued: int = -1
 ) -> WrittenEnd | None:
     """The log's end; None for a log without messages.
 
@@ -416,17 +419,17 @@ def written_end(
     last = last_unit(log, queued)
     if last is None:
         return None
-    run = _BrokerRun.read(root, is_live=is_live)
+    run = _BrokerRun.read(opened, is_live=is_live)
     if run.ended_with(log, last):
         is_certain = run.is_live or partial(run.surely_ended_with, log, last)
         quick = WrittenEnd(last.stop, is_certain, 0, last.timestamp, last.offset)
         if not has_more or not any(log.runs(last.stop, verify_crc=True)):
             return quick
-    end = _walked(root, log, run, last)
+    end = _walked(opened, log, run, last)
     return replace(end, last_offset=last.offset) if end.offset == last.stop else end
 
 
-def probable_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
+def probable_end(opened: Opened, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
     """The end of a log that no crash left; None without messages, and if a file cannot be read.
 
     `queued` is the greatest physical offset that a consume queue points to, read before: a broker writes the
@@ -435,35 +438,35 @@ def probable_end(root: str, log: CommitLog, state: StoreState, queued: int = -1)
     """
     is_live = state is StoreState.LIVE
     try:
-        end = written_end(root, log, is_live=is_live, queued=queued)
+        end = written_end(opened, log, is_live=is_live, queued=queued)
         if end is not None and not end.remains and queued >= end.offset:
-            end = written_end(root, log, is_live=is_live, has_more=True)
+            end = written_end(opened, log, is_live=is_live, has_more=True)
     except (StoreError, OSError):
         return None
     return end
 
 
-def certain_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
+def certain_end(opened: Opened, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
     """`probable_end` if it is certain that nothing behind it counts; else None."""
-    end = probable_end(root, log, state, queued)
+    end = probable_end(opened, log, state, queued)
     return replace(end, certain=True) if end is not None and end.is_certain else None
 
 
-def goes_on_to(root: str, log: CommitLog, physical_offset: int) -> bool:
+def goes_on_to(opened: Opened, log: CommitLog, physical_offset: int) -> bool:
     """Whether the log of a store that nobody uses continues up to the physical offset, by a walk of its last
     files: no recovery has cut what is there, and no later message was written in front of it.
     """
     last = last_unit(log)
     return (
         last is not None
-        and _walked(root, log, _BrokerRun.read(root, is_live=False), last).offset >= physical_offset
+        and _walked(opened, log, _BrokerRun.read(opened, is_live=False), last).offset >= physical_offset
     )
 
 
-def knows_more(root: str, last: LastUnit) -> bool:
+def knows_more(opened: Opened, last: LastUnit) -> bool:
     """Whether the checkpoint, the index or our ledger knows of a message behind the last whole one."""
-    run = _BrokerRun.read(root, is_live=False)
-    checkpoint, ours = run.checkpoint, read_ledger(root).last
+    run = _BrokerRun.read(opened, is_live=False)
+    checkpoint, ours = run.checkpoint, read_ledger(opened).last
     known = max(run.indexed, checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset)
     is_later = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) > last.timestamp
     return known > last.offset or is_later or (ours is not None and ours.stop > last.stop)
@@ -485,22 +488,22 @@ class LastUnit:
 class _BrokerRun:
     """The broker's last run, as far as files show it. `start` in ms; None if no start is known."""
 
-    root: str
+    opened: Opened
     is_live: bool
     start: int | None
 
     @staticmethod
-    def read(root: str, *, is_live: bool) -> _BrokerRun:
-        is_live = is_live and abort_mark(root) == ""  # else our own commit holds the lock
+    def read(opened: Opened, *, is_live: bool) -> _BrokerRun:
+        is_live = is_live and abort_mark(opened) == ""  # else our own commit holds the lock
         # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
         # leave it as it is.
-        status = file_status(f"{root}/lock")
-        return _BrokerRun(root, is_live, None if status is None else status[1])
+        status = file_status(f"{opened.path}/lock")
+        return _BrokerRun(opened, is_live, None if status is None else status[1])
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
         with suppress(StoreError, OSError):  # a read that needs the file raises the error
-            return read_checkpoint(f"{self.root}/checkpoint") or Checkpoint()
+            return read_checkpoint(f"{self.opened.path}/checkpoint") or Checkpoint()
         return Checkpoint()
 
     def ended_with(self, log: CommitLog, last: LastUnit) -> bool:
@@ -531,7 +534,7 @@ class _BrokerRun:
     def indexed(self) -> int:
         """The physical offset of the last message in the newest index file; -1 without one."""
         with suppress(StoreError, OSError):
-            files = list_index_files(f"{self.root}/index")
+            files = list_index_files(f"{self.opened.path}/index")
             if files:
                 with open_view(files[-1].path) as view:
                     header = IndexFile(view, None).header()
@@ -540,7 +543,7 @@ class _BrokerRun:
 
     def _is_ours(self, log: CommitLog, last: LastUnit) -> bool:
         with suppress(StoreError):
-            ours = read_ledger(self.root).last
+            ours = read_ledger(self.opened).last
             return ours is not None and ours.last_offset == last.offset and ours.damage(log) is None
         return False
 
@@ -622,9 +625,9 @@ class _Known:
     end: WrittenEnd
 
 
-def _walked(root: str, log: CommitLog, run: _BrokerRun, last: LastUnit) -> WrittenEnd:
+def _walked(opened: Opened, log: CommitLog, run: _BrokerRun, last: LastUnit) -> WrittenEnd:
     known = _known.setdefault(log.cache, {})
-    key = (root, run.is_live)
+    key = (opened.path, run.is_live)
     signs = (last, run.start, run.checkpoint.confirm_phy_offset)
     before = known.get(key)
     if before is not None and before.signs == signs and before.head == _head_at(log, before.end.offset):
@@ -637,7 +640,7 @@ def _walked(root: str, log: CommitLog, run: _BrokerRun, last: LastUnit) -> Writt
     ):
         end = _grown(log, run, before.end)
     else:
-        end = _whole_look(root, log, run, last)
+        end = _whole_look(opened, log, run, last)
     known[key] = _Known(signs, _head_at(log, end.offset), end)
     return end
 
@@ -647,9 +650,9 @@ def _is_new(run: _BrokerRun, timestamp: int) -> bool:
     return run.is_live and run.start is not None and timestamp >= run.start
 
 
-def _whole_look(root: str, log: CommitLog, run: _BrokerRun, last: LastUnit) -> WrittenEnd:
+def _whole_look(opened: Opened, log: CommitLog, run: _BrokerRun, last: LastUnit) -> WrittenEnd:
     end = end_after_stop(log)
-    found = find_readable_end(root, log, end)
+    found = find_readable_end(opened, log, end)
     result = WrittenEnd(
         found.offset,
         run.is_live or found.remains > 0 or run.surely_ended_with(log, last),
@@ -719,20 +722,20 @@ def _times(log: CommitLog, run: UnitRun) -> NDArray[np.int64]:
 # ---- entries of messages -----------------------------------------------------------------------------------
 
 
-def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
+def has_own_entry(opened: Opened, log: CommitLog, physical_offset: int) -> bool:
     """Whether entries point to the whole message there: one in each queue that the message names."""
     entries = [
         entry for run in log.runs(physical_offset, physical_offset + 1) for entry in _entries_of(log, run)
     ]
-    return bool(entries) and all(entry_at(root, *entry[:2]) == entry[2] for entry in entries)
+    return bool(entries) and all(entry_at(opened, *entry[:2]) == entry[2] for entry in entries)
 
 
-def entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
+def entry_at(opened: Opened, queue: QueueKey, offset: int) -> int | None:
     """The physical offset in a queue's entry on disk; None without a valid entry."""
     topic, queue_id = queue
     if not can_be_queue(topic, queue_id):  # a name from the log, not from a listing
         return None
-    directory = queue_directory(root, topic, queue_id)
+    directory = queue_directory(opened, topic, queue_id)
     with suppress(StoreError, OSError):
         run = file_run(directory, CQ_UNIT.itemsize)
         first, stop = (0, 0) if run is None else (run.first_file, run.last_file + run.file_size)
@@ -753,9 +756,9 @@ def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]
 # ---- warnings, once for each opened store ------------------------------------------------------------------
 
 
-def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
+def warn_once(opened: Opened, cache: FileCache, found: ReadableEnd) -> None:
     """Warns of what follows the log's end, once for each opened store: `cache` is the store's own."""
-    key = (root, found.cut)
+    key = (opened.path, found.cut)
     said = _warned.setdefault(cache, set())
     if key in said or not (found.damage or found.remains_of):
         return
@@ -766,25 +769,25 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
             "behind the damage, up to %d, are read too. "
             "%s: export them before a broker starts (rmqlog export --skip-damage). A copy that was made "
             "while a broker wrote can look like this: copy it again",
-            root, found.damage, found.messages, found.offset, found.loss,
+            opened.path, found.damage, found.messages, found.offset, found.loss,
         )  # fmt: skip
     if found.remains_of:
         _log.warning(
             "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind damage (%s) are "
             "older than the last one before it, or repeat queue offsets. %s not read",
-            root, found.offset, found.remains_of.total(), found.remains_text,
+            opened.path, found.offset, found.remains_of.total(), found.remains_text,
             "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
         )  # fmt: skip
 
 
-def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
+def warn_of_hidden(opened: Opened, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
     """Warns once for each opened store of `hidden` entries that point after the end or to other messages."""
     said = _warned.setdefault(cache, set())
-    if root in said or not (end.remains or hidden):
+    if opened.path in said or not (end.remains or hidden):
         return
-    said.add(root)
+    said.add(opened.path)
     _log.warning(
         "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, "
         "which are not read, and %d entries at the ends of consume queues, which are skipped",
-        root, end.offset, end.remains, hidden,
+        opened.path, end.offset, end.remains, hidden,
     )  # fmt: skip

@@ -43,6 +43,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MES
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
+from store_format.opened.store import Opened
 from store_format.survey.fates import deleted_until, last_commit_ends
 from store_format.survey.gone import filing_behind
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, goes_on_to, has_own_entry
@@ -87,7 +88,7 @@ _warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
 
 def recovered_queues(
-    root: str,
+    opened: Opened,
     log: CommitLog,
     queues: _Queues,
     damaged: _Damaged,
@@ -107,7 +108,7 @@ def recovered_queues(
         end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes, end.start
     )
     starts = dict.fromkeys(doubtful, 0)
-    filing = cache(lambda: filing_behind(root, log, StoreState.CRASHED, end.start))
+    filing = cache(lambda: filing_behind(opened, log, StoreState.CRASHED, end.start))
     missing = _missing_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
     is_empty = any(
         queues[key].bounds is not None and not _is_filled(queues[key]) for key in missing if key in queues
@@ -124,18 +125,18 @@ def recovered_queues(
     others = [
         key for key, queue in kept.items() if _has_other_entries(queue, before.get(key), readable.offset)
     ]
-    _warn_once(root, log, _OTHERS, others)
+    _warn_once(opened, log, _OTHERS, others)
     misfiled = [
         key
         for key, found in missing.items()
         if key in kept and _is_misfiled(kept[key], before.get(key), found, end.start)
     ]
-    _warn_once(root, log, _MISFILED, misfiled)
+    _warn_once(opened, log, _MISFILED, misfiled)
     return kept, damaged
 
 
 def completed_queues(
-    root: str,
+    opened: Opened,
     log: CommitLog,
     queues: _Queues,
     wrong: set[QueueKey],
@@ -161,16 +162,16 @@ def completed_queues(
     doubtful = {key: start for key, start in starts.items() if start is not None}
     ends: Mapping[QueueKey, int] = {}
     if end is not None and not end.remains:
-        ends = last_commit_ends(root, log, end.offset)
-        begins = noted_begins(root)  # of queues that may have been created again since the commit
+        ends = last_commit_ends(opened, log, end.offset)
+        begins = noted_begins(opened)  # of queues that may have been created again since the commit
         short = {
             key: max(queue.bounds.last_physical_offset, log.min_offset, begins.get(key, 0))
             for key, queue in (queues.items() if ends else ())
             if queue.max_offset < ends.get(key, 0) and _has_entries(queue) and queue.bounds is not None
         }
-        lacks_last = _lacks_last(root, log, queues, wrong, end)
+        lacks_last = _lacks_last(opened, log, queues, wrong, end)
         # a broker that has cut messages leaves the bytes of the last one
-        if (short or lacks_last) and goes_on_to(root, log, end.offset):
+        if (short or lacks_last) and goes_on_to(opened, log, end.offset):
             short = short if end.is_certain else {}
             doubtful |= short  # the last entry may be that of a lost message, which leads to the next
             places += short.values()
@@ -179,25 +180,25 @@ def completed_queues(
         return queues, {}
     if end is None or not end.is_certain:
         ends = {}
-    deleted = deleted_until(root)
-    tail, filing = _LogTail(min(places), stop), cache(lambda: filing_behind(root, log, StoreState.CLEAN))
+    deleted = deleted_until(opened)
+    tail, filing = _LogTail(min(places), stop), cache(lambda: filing_behind(opened, log, StoreState.CLEAN))
     missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms(), filing)
     done, gaps = _with_tail(
         log, queues, tail, doubtful, missing,
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
-        given_up_ranges(root),
+        given_up_ranges(opened),
     )  # fmt: skip
     changed = [key for key, queue in done.items() if queue.extra and key not in gaps]
-    _warn_once(root, log, _LACK, changed)
+    _warn_once(opened, log, _LACK, changed)
     return {key: queue for key, queue in done.items() if key not in gaps}, gaps
 
 
-def _warn_once(root: str, log: CommitLog, text: str, keys: Sequence[QueueKey]) -> None:
+def _warn_once(opened: Opened, log: CommitLog, text: str, keys: Sequence[QueueKey]) -> None:
     told = _warned.setdefault(log.cache, set())
     if not told.issuperset(keys):
         told.update(keys)
         names = first_names(f"{topic}-{queue_id}" for topic, queue_id in sorted(keys))
-        _log.warning(text, root, len(keys), names)
+        _log.warning(text, opened.path, len(keys), names)
 
 
 def _has_other_entries(queue: QueueRange, before: QueueRange | None, end: int) -> bool:
@@ -233,7 +234,9 @@ def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MissingEnt
     return bool(is_again or not is_filed.all() or (found.has_two_first and len(offsets)))
 
 
-def _lacks_last(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd) -> bool:
+def _lacks_last(
+    opened: Opened, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd
+) -> bool:
     """Whether the log's last message `lacks_entry`, if that matters to these queues: without a look at its
     queue, on object storage a request, where they and the last bytes of the log show that they lack none.
     """
@@ -248,13 +251,13 @@ def _lacks_last(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey]
         return False
     if not filed:
         return False
-    if paths.is_remote(root) and not wrong:
+    if paths.is_remote(opened.path) and not wrong:
         start = max(min(place for _, place in filed), log.min_offset)
         if end.offset - _NEAR_SIZE < start < end.offset:
             missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
             if not any(key in missing for key, _ in filed):
                 return False
-    return lacks_entry(root, log, end.last_offset, max(place for _, place in filed))
+    return lacks_entry(opened, log, end.last_offset, max(place for _, place in filed))
 
 
 def _has_entries(queue: QueueRange) -> bool:
@@ -510,7 +513,7 @@ def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
 
 
 def judged_queues(
-    root: str, log: CommitLog, queues: _Queues, log_stop: Callable[[], int], *, is_live: bool = False
+    opened: Opened, log: CommitLog, queues: _Queues, log_stop: Callable[[], int], *, is_live: bool = False
 ) -> tuple[_Queues, set[QueueKey]]:
     """Of a store without a crash, whose log ends at `log_stop`: the queues without stale entries, and those
     whose newest entry is wrong and not stale.
@@ -524,7 +527,7 @@ def judged_queues(
 
     def is_foreign(_: int, physical: int) -> bool:
         start = whole.at(physical)
-        return start >= 0 and (is_live or has_own_entry(root, log, start))
+        return start >= 0 and (is_live or has_own_entry(opened, log, start))
 
     view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
 
@@ -540,7 +543,7 @@ def judged_queues(
     changed, wrong = {}, set()
     known = own_newest(log, queues.values())
     others = [found for found in queues.items() if found[0] not in known]
-    looked = look_at_each([root], others, is_right)
+    looked = look_at_each([opened.path], others, is_right)
     for key, queue in [found for found, right in looked if not right]:
         cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, log_stop()):

@@ -42,6 +42,7 @@ from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreE
 from store_format.files.read import list_store_files, open_view
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.opened.store import Opened
 from store_format.survey.fates import LogQueue
 from store_format.survey.right_entries import Contradictions, is_flipped, leads_to_own, place_of_message
 from store_format.survey.scan import by_queue
@@ -82,10 +83,10 @@ class StoredQueue:
     original: StoredQueue | None = None
 
     @staticmethod
-    def list_in(root: str, queue: QueueKey, file_size: int, *, is_batch: bool) -> StoredQueue:
-        """The files of the queue in the store at `root`, which are expected to have `file_size` bytes."""
+    def list_in(opened: Opened, queue: QueueKey, file_size: int, *, is_batch: bool) -> StoredQueue:
+        """The files of the queue in the store at `opened`, which are expected to have `file_size` bytes."""
         found = StoredQueue(*queue, is_batch, "", file_size)
-        found.directory = queue_directory(root, *queue, found.kind)
+        found.directory = queue_directory(opened, *queue, found.kind)
         try:
             listed = list_store_files(found.directory)
         except StoreError as error:

@@ -40,6 +40,7 @@ from store_format.message import sysflag
 from store_format.message.locate import Units, locate
 from store_format.message.one import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
+from store_format.opened.store import Opened
 from store_format.survey.log_end import entry_at
 
 _log = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def place_of_message(
         return None
 
 
-def lacks_entry(root: str, log: CommitLog, physical_offset: int, filed: int = OFFSET_MAX) -> bool:
+def lacks_entry(opened: Opened, log: CommitLog, physical_offset: int, filed: int = OFFSET_MAX) -> bool:
     """Whether the message has no entry in its queue, though it should have one. If it needs none, which is so
     of the second of two messages with one offset, too: whether others lie behind the message at `filed`.
     """
@@ -111,7 +112,7 @@ def lacks_entry(root: str, log: CommitLog, physical_offset: int, filed: int = OF
     if message is None:
         return False
     if not message.sys_flag & _NOT_QUEUED:
-        found = entry_at(root, message.key, message.offset)
+        found = entry_at(opened, message.key, message.offset)
         other = None if found in (None, physical_offset) else place_of_message(log, found)
         if found == physical_offset or other is None or other[:2] != message[:2]:
             return found != physical_offset
@@ -442,14 +443,14 @@ def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:
     return None
 
 
-def shown_delays(root: str, log: CommitLog) -> dict[int, int]:
+def shown_delays(opened: Opened, log: CommitLog) -> dict[int, int]:
     """Delay level (from 1) -> delay in ms, as the newest entries of SCHEDULE_TOPIC_XXXX show them.
 
     The tags code of an entry is the delivery time, which is the store time of the message and the delay
     (DefaultMessageStore.computeDeliverTimestamp). No message has the delay.
     """
     found: dict[int, int] = {}
-    for topic, queue_id, directory, kind in list_queues(root, SCHEDULE_TOPIC.__eq__, lambda _: None):
+    for topic, queue_id, directory, kind in list_queues(opened, SCHEDULE_TOPIC.__eq__, lambda _: None):
         with suppress(StoreError, OSError):  # a queue that cannot be read shows nothing
             bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
             start, stop = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
@@ -478,7 +479,7 @@ class Contradictions:
     `own` are the queues and queue offsets of those that `of_queue` has found, by their physical offsets.
     """
 
-    root: str
+    opened: Opened
     log: CommitLog
     own: dict[int, tuple[QueueKey, int]] = field(default_factory=dict)
     _topics: set[str] | None = None
@@ -551,7 +552,7 @@ class Contradictions:
         for other in self.similar_to(topic):
             for offset, physical in zip(offsets.tolist(), physical_offsets.tolist(), strict=True):
                 file = self.log.file_at(physical)
-                if file and entry_at(self.root, (other, queue_id), offset) == physical:
+                if file and entry_at(self.opened, (other, queue_id), offset) == physical:
                     expected = (
                         f"a message of {other}-{queue_id}, whose consume queue points to it at offset "
                         f"{offset}"
@@ -562,11 +563,13 @@ class Contradictions:
 
     def _is_built(self, key: QueueKey) -> bool:
         """Whether a broker that starts after a crash makes the queue, of the messages that claim it."""
-        is_crashed = can_be_queue(*key) and abort_mark(self.root) == ""
-        return is_crashed and not list_store_files(queue_directory(self.root, *key), irregular=lambda _: None)
+        is_crashed = can_be_queue(*key) and abort_mark(self.opened) == ""
+        return is_crashed and not list_store_files(
+            queue_directory(self.opened, *key), irregular=lambda _: None
+        )
 
     def _entry(self, key: QueueKey, offset: int) -> int | None:
-        return entry_at(self.root, key, offset) if offset >= 0 else None
+        return entry_at(self.opened, key, offset) if offset >= 0 else None
 
     def _fits(self, key: QueueKey, offset: int) -> bool:
         """Whether the entries beside that of the offset, as far as there are any, lead to their messages.
@@ -583,7 +586,7 @@ class Contradictions:
         if self._topics is None:
             self._topics = set()
             with suppress(StoreError):  # a reader of queues raises the error
-                self._topics = {each[0] for each in list_queues(self.root, lambda _: True, lambda _: None)}
+                self._topics = {each[0] for each in list_queues(self.opened, lambda _: True, lambda _: None)}
         if topic not in self._similar:
             others = self._topics if topic not in self._topics else ()
             self._similar[topic] = [each for each in others if _is_similar(topic, each)]

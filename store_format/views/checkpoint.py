@@ -43,7 +43,7 @@ def checkpoint(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[object, ...]] = []
     for file, read, since in (
         ("checkpoint", read_checkpoint(f"{store.path}/checkpoint"), CHECKPOINT_SINCE),
-        ("config/timercheck", read_timer_check(config_path(store.path, "timercheck")), {}),
+        ("config/timercheck", read_timer_check(config_path(store.opened, "timercheck")), {}),
     ):
         for name, value in (asdict(read) if read is not None else {}).items():
             time = time_us(value) if name.endswith(("timestamp", "time")) and value > 0 else None
@@ -72,7 +72,7 @@ SERVICES_COLUMNS = (
 
 def services(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each service of rmqlog that has done something on the store, by name."""
-    counters = sorted((read_counters(store.path) or {}).items())
+    counters = sorted((read_counters(store.opened) or {}).items())
     return batches_of(
         SERVICES_COLUMNS,
         (

@@ -22,6 +22,7 @@ from store_format.metadata.timer import (
     wheel_path,
 )
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
+from store_format.opened.store import Opened
 from store_format.read.store import Store
 from store_format.views.view import View, read_queues
 
@@ -85,7 +86,7 @@ def _level_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
 
     A level that is not in the file begins at 0 (ScheduleMessageService).
     """
-    done = read_delay_offsets(store.path)
+    done = read_delay_offsets(store.opened)
     queues = store.queues(SCHEDULE_TOPIC.__eq__)
     scanned = {queue.queue_id for queue in queues if queue.scanned is not None}
     starts = (
@@ -116,8 +117,8 @@ def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
     """
     precision = conf.timer_precision_ms
     queues = store.queues(TIMER_TOPIC.__eq__)
-    check = read_timer_check(config_path(store.path, "timercheck")) if queues else None
-    late = _late_places(store.path, check or TimerCheck(), precision)
+    check = read_timer_check(config_path(store.opened, "timercheck")) if queues else None
+    late = _late_places(store.opened, check or TimerCheck(), precision)
     pending: dict[Any, dict[str, Any]] = {}
     recalls: set[tuple[str, int]] = set()
     for batch in read_queues(queues, _COLUMNS):
@@ -150,18 +151,21 @@ def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
         yield _delayed_row(store, row, "timer", state, row["due"], now_ms)
 
 
-def _late_places(root: str, check: TimerCheck, precision_ms: int) -> NDArray[np.int64]:
+def _late_places(opened: Opened, check: TimerCheck, precision_ms: int) -> NDArray[np.int64]:
     """The physical offsets of the messages in the slot that is read next.
 
     Among them are those that came when their own slots had been read. A damaged wheel or log counts as empty:
     the view `problems` shows the damage.
     """
     try:
-        wheel, log = TimerWheel.open(wheel_path(root), precision_ms), TimerLog.open(f"{root}/timerlog")
+        wheel, log = (
+            TimerWheel.open(wheel_path(opened), precision_ms),
+            TimerLog.open(f"{opened.path}/timerlog"),
+        )
         slot = None if wheel is None else wheel.slot(check.last_read_time)
         if slot is None or not log.files:
             return np.empty(0, np.int64)
-        state = TimerState(root, precision_ms, log.files[0].size, check, log, wheel)
+        state = TimerState(opened, precision_ms, log.files[0].size, check, log, wheel)
         return state.chain(int(slot["last_pos"]))[1]["physical_offset"].astype(np.int64)
     except StoreError:
         return np.empty(0, np.int64)

@@ -152,7 +152,7 @@ def queue_files(
     """(kind, path, size, fill) of each file of a consume queue; `ranges` are the store's queues."""
     list_files = _reading(store, list_store_files)
     for topic, queue_id, directory, kind in list_queues(
-        store.path, lambda topic: True, lambda error: store.pass_over([error])
+        store.opened, lambda topic: True, lambda error: store.pass_over([error])
     ):
         queue = ranges.get((topic, queue_id))
         yield from (

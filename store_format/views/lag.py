@@ -176,15 +176,15 @@ def group_queues(
     The queues of a topic are the queues on disk, the ids below readQueueNums and the ids in the offsets.
     `committed` replaces the offsets in the store. `progress` is what groups have popped; by default nothing.
     """
-    committed, topics = committed or read_committed(store.path), read_topics(store.path)
+    committed, topics = committed or read_committed(store.opened), read_topics(store.opened)
     progress = progress or PopProgress()
     pairs = _pairs(store, committed, topics, progress, group)
-    wanted, is_tiered = {topic for _, topic in pairs}, tiered_metadata(store.path) is not None
+    wanted, is_tiered = {topic for _, topic in pairs}, tiered_metadata(store.opened) is not None
     by_topic: dict[str, dict[int, Queue]] = {}
     for queue in store.queues(wanted.__contains__) if wanted else ():
         by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
     there = {(topic, queue_id) for topic, queues in by_topic.items() for queue_id in queues}
-    past = past_queues(store.path, store.log.min_offset, there)
+    past = past_queues(store.opened, store.log.min_offset, there)
     found = []
     for name, topic in sorted(pairs):
         offsets, pulled = committed.offsets.get((name, topic), {}), committed.pulled.get((name, topic), {})
@@ -218,7 +218,7 @@ def _pairs(
         pairs |= {(name, retry)} if (retry := retry_topic(name)) in topics else set()
         for retry in (pop_retry_topic(name, topic), pop_retry_topic(name, topic, is_v2=True)):
             if retry in topics:
-                owners = owners or RetryOwners.read(store.path, topics)
+                owners = owners or RetryOwners.read(store.opened, topics)
                 if owners.owner(retry).group == name:
                     pairs.add((name, retry))
                     progress.pairs.add((name, topic))
@@ -397,7 +397,7 @@ GROUP_COLUMNS = (
 
 def groups(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each group, sorted by name."""
-    configured, topics = read_subscription_groups(store.path), read_topics(store.path)
+    configured, topics = read_subscription_groups(store.opened), read_topics(store.opened)
     lag: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in lag_table(store, now_ms=now_ms).to_pylist():
         lag[row["group"]].append(row)

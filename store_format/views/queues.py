@@ -107,13 +107,13 @@ def sized_queues(store: Store) -> list[SizedQueue]:
             for each in bounds
             if each.blank_stop > each.min_offset
         ),
-        *(gone_of(store.path, found[0].store.log, store.state, bounds) if found else ()),
+        *(gone_of(store.opened, found[0].store.log, store.state, bounds) if found else ()),
     ]
     gone = Counter[QueueKey]()
     for each in lost:
         gone[each.topic, each.queue_id] += each.count
     with suppress(StoreError):  # `verify` reports files that cannot be read
-        for each in given_up_places(store.path, found[0].store.log, bounds) if found else ():
+        for each in given_up_places(store.opened, found[0].store.log, bounds) if found else ():
             gone[each.topic, each.queue_id] += _less(each, lost)
     for queue in found:
         gone[queue.key] += queue.range.gaps if queue.scanned is None else queue.scanned.gaps
@@ -173,7 +173,7 @@ TOPIC_COLUMNS = (
 
 def topics(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each topic that is configured or has queues."""
-    configured = read_topics(store.path)
+    configured = read_topics(store.opened)
     by_topic: dict[str, list[SizedQueue]] = defaultdict(list)
     for sized in sized_queues(store):
         by_topic[sized.queue.topic].append(sized)

@@ -99,7 +99,7 @@ def trace(store: Store, message_id: str) -> pa.Table:
     store has no such message. Damaged copies are left out, with a warning.
     """
     copies, mentions = _copies(store, message_id)
-    owners = RetryOwners.read(store.path, store.configured_topics() or store.topics())
+    owners = RetryOwners.read(store.opened, store.configured_topics() or store.topics())
     events = [_event_of(row, owners) for row in copies]
     if copies:
         first = min(copies, key=lambda row: int(row["physicalOffset"]))
@@ -222,7 +222,7 @@ def _group_positions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
 
     A broker keeps no other record of the consumption of a message.
     """
-    committed, progress = read_committed(store.path).offsets, read_pop_progress(store)
+    committed, progress = read_committed(store.opened).offsets, read_pop_progress(store)
     for row in sorted(copies, key=lambda row: int(row["physicalOffset"])):
         for (group, topic), offsets in sorted(committed.items()):
             offset = offsets.get(row["queueId"])

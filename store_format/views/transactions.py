@@ -128,7 +128,7 @@ def find_transactions(
     ops = _ops(store)
     commits, known = _commits(store, found)
     discarded = _discarded(store)
-    consumed = read_committed(store.path).offsets.get((CHECKER_GROUP, HALF_TOPIC), {})
+    consumed = read_committed(store.opened).offsets.get((CHECKER_GROUP, HALF_TOPIC), {})
     for each in found:
         for copy in each.copies:
             op = ops.get((copy["topic"], copy["queueId"], copy["queueOffset"])) or ops.get(
@@ -249,7 +249,7 @@ def _commits(store: Store, found: Sequence[Transaction]) -> tuple[dict[int, dict
         )
         for row in batch.filter(pa.array(mine)).to_pylist():
             commits.setdefault(row["preparedTransactionOffset"], row)
-    return commits, {queue.topic for queue in queues} | set(read_topics(store.path) or ())
+    return commits, {queue.topic for queue in queues} | set(read_topics(store.opened) or ())
 
 
 def _discarded(store: Store) -> set[tuple[str, str]]:

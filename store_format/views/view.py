@@ -50,7 +50,7 @@ class View:
         for a path without a file, and OptionError for a bad setting.
         """
         if self.with_conf is not None:
-            return self.with_conf(store, now_ms, broker_conf_of(store.path, broker_conf))
+            return self.with_conf(store, now_ms, broker_conf_of(store.opened, broker_conf))
         assert self.batches is not None, "a view has one of the two functions"
         return self.batches(store, now_ms)
 

@@ -17,6 +17,7 @@ from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from tests.support.staged import append, make_store, numbered
 
 NEW = 34  # messages of the topic that the .bak does not know
@@ -68,7 +69,7 @@ def test_topics_come_back(
     assert main([*shlex.split(command)[1:], "--apply"]) == 0
     capsys.readouterr()
     assert _next(capsys, root) == ""
-    assert {"T", "U"} <= (read_topics(str(root)) or {}).keys()
+    assert {"T", "U"} <= (read_topics(Opened(str(root))) or {}).keys()
     kept = {path.name for path in (root / "config").glob("*.broken")}
     assert kept == ({f"{name}.broken" for name in names} if harm is not _empty else set())
 
@@ -76,7 +77,7 @@ def test_topics_come_back(
 def test_a_recovered_copy_has_topics_too(root: Path, tmp_path: Path) -> None:
     _half(root / "config" / "topics.json")
     recover(str(root), into=str(tmp_path / "new")).apply()
-    assert {"T", "U"} <= (read_topics(str(tmp_path / "new")) or {}).keys()
+    assert {"T", "U"} <= (read_topics(Opened(str(tmp_path / "new"))) or {}).keys()
     assert "nothing has to be done" in diagnose(str(tmp_path / "new")).verdict
 
 
@@ -89,9 +90,9 @@ def test_a_deleted_topic_comes_back_only_if_it_is_named(
     (root / ".rmqlog" / "ledger.json").unlink()  # else it shows that the file is older
     assert f"{NEW} messages of 1 topic that a broker does not serve" in diagnose(str(root)).verdict
     assert main(["recover", str(root), "--apply"]) == 0
-    assert "U" not in (read_topics(str(root)) or {})
+    assert "U" not in (read_topics(Opened(str(root))) or {})
     assert main(["recover", str(root), "--topic", "U", "--apply"]) == 0
-    assert "U" in (read_topics(str(root)) or {})
+    assert "U" in (read_topics(Opened(str(root))) or {})
 
 
 @pytest.mark.parametrize("name", ["consumerOffset.json", "subscriptionGroup.json", "delayOffset.json"])

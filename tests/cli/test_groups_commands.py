@@ -14,6 +14,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_committed
+from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.writes import held
@@ -32,7 +33,7 @@ def store(golden: Golden, tmp_path: Path) -> Path:
 
 
 def _offsets(store: Path, group: str, topic: str) -> dict[int, int]:
-    return read_committed(str(store)).offsets[group, topic]
+    return read_committed(Opened(str(store))).offsets[group, topic]
 
 
 def test_groups_are_those_of_the_view(rmqlog: Runner, golden: Golden) -> None:

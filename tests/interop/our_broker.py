@@ -18,6 +18,7 @@ from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
+from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored_slice
 from tests.interop import workload
@@ -80,7 +81,7 @@ class OurBroker:
     def consume(self, group: str, now_ms: int) -> None:
         """What FailingConsumers does: all new messages of the group once, the failed ones sent back."""
         root, topics = str(self.store), (workload.TOPICS[group], f"%RETRY%{group}")
-        offsets, read = read_group_offsets(root, group), {}
+        offsets, read = read_group_offsets(Opened(root), group), {}
         failed: list[tuple[str, int, int]] = []
         for queue in MessageStore.open(root).queues():
             place = queue.topic, queue.queue_id
@@ -95,7 +96,7 @@ class OurBroker:
                 root, group, failed, max_reconsume_times=times, now_ms=now_ms, broker_conf=self.conf
             )
         if read:
-            write_group_offsets(root, group, read, timestamp=now_ms)
+            write_group_offsets(Opened(root), group, read, timestamp=now_ms)
 
     def _failed(self, group: str, line: Line) -> list[tuple[str, int, int]]:
         """Its place, if it fails."""
@@ -109,7 +110,7 @@ class OurBroker:
         A queue is left after `failures_max` failures.
         """
         root, group, most = str(self.store), workload.ORDERLY, workload.TIMES_MAX[workload.ORDERLY]
-        store, offsets = Store.open(root), read_group_offsets(root, group)
+        store, offsets = Store.open(root), read_group_offsets(Opened(root), group)
         queues = {
             MessageQueue(each.topic, "broker-a", each.queue_id): each
             for each in store.queues()
@@ -132,7 +133,7 @@ class OurBroker:
                 each.queue: Stop(each.next_offset, each.times, 0) for each in run.reports() if each.times
             }
         if read:
-            write_group_offsets(root, group, read, timestamp=now_ms)
+            write_group_offsets(Opened(root), group, read, timestamp=now_ms)
 
     def _handle(self, run: OrderlyRun, name: MessageQueue, queue: Queue, start: int) -> None:
         lines = [line_of(row) for batch in queue.read(start, columns=COLUMNS) for row in rows_of(batch)]

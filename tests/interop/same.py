@@ -13,6 +13,7 @@ from typing import TypeAlias
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import read_delay_offsets
+from store_format.opened.store import Opened
 from tests.support.oracle import Message
 from tests.support.staged import messages_of
 
@@ -134,10 +135,10 @@ class Copy:
 
     @property
     def delay_offsets(self) -> dict[int, int] | None:
-        return read_delay_offsets(str(self.root))
+        return read_delay_offsets(Opened(str(self.root)))
 
     def group_offsets(self, group: str) -> dict[Queue, int]:
-        return read_group_offsets(str(self.root), group)
+        return read_group_offsets(Opened(str(self.root)), group)
 
     @property
     def timer_check(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ from store_format import MessageStore
 from store_format.commit.publication import save_checkpoint
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
+from store_format.opened.store import Opened
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
 from tests.support.staged import append, numbered
@@ -31,7 +32,7 @@ def _crashed_without_queues(root: Path) -> None:
     _without_queues(root)
     (root / "abort").touch()
     last = max(int(path.name) for path in (root / "commitlog").iterdir())
-    save_checkpoint(str(root), Checkpoint(logics_physical_offset=last), FileWrites(sync=False))
+    save_checkpoint(Opened(str(root)), Checkpoint(logics_physical_offset=last), FileWrites(sync=False))
 
 
 def _moved_out(name: str) -> Harm:

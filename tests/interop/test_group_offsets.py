@@ -15,6 +15,7 @@ from rmq_spark.consume.offset_store import LocalOffsets
 from rmq_spark.consume.reset import copy_offsets, group_place, reset_by_time, reset_to
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.opened.store import Opened
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.versions import NEW, OLD
@@ -34,7 +35,7 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
     store = MessageStore.open(str(path))
     queues = {q.queue_id: q for q in store.queues(lambda topic: topic == TOPIC)}
     ours = group_place("from_spark", [store])
-    others = {name: read_group_offsets(str(path), name) for name in ("CG_some", "CG_all", "CG_tags2")}
+    others = {name: read_group_offsets(Opened(str(path)), name) for name in ("CG_some", "CG_all", "CG_tags2")}
     # Half way through each queue, but for one at its very beginning and one at its end.
     at = {queue_id: (queue.min_offset + queue.max_offset) // 2 for queue_id, queue in queues.items()}
     first, *_, last = sorted(queues)
@@ -61,7 +62,7 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
     after = {queue.queue_id: offset for queue, offset in ours.offsets.read().items() if queue.topic == TOPIC}
     assert after == {queue_id: queue.max_offset for queue_id, queue in queues.items()}
     for name, offsets in others.items():
-        assert read_group_offsets(str(path), name).items() >= offsets.items()
+        assert read_group_offsets(Opened(str(path)), name).items() >= offsets.items()
 
 
 @pytest.mark.parametrize("version", OLD)
@@ -119,7 +120,7 @@ def test_offsets_that_were_set_back_on_a_broker_count_for_the_next_query(
         for offset in range(begin, queues[queue_id].max_offset)
     ]
     assert _stream(spark, path, tmp_path / "second") == expected
-    committed = read_group_offsets(str(path), _GROUP)
+    committed = read_group_offsets(Opened(str(path)), _GROUP)
     assert {queue_id: committed[TOPIC, queue_id] for queue_id in queues} == {
         number: queue.max_offset for number, queue in queues.items()
     }

@@ -17,6 +17,7 @@ import pytest
 
 from store_format.layouts import CQ_LOST_TAGS_CODE
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, ours
 from tests.support.fork_server import ForkServer
@@ -72,7 +73,7 @@ def test_a_brokers_classes_have_the_same_rows(
         copies = [shutil.copytree(each.root, tmp_path / f"{start + i}") for i, each in enumerate(some)]
         for store, each, opened in zip(copies, some, rocketmq(version).open_stores(copies), strict=True):
             served = set(
-                read_topics(str(each.root)) or ()
+                read_topics(Opened(str(each.root))) or ()
             )  # a broker makes queues again for deleted topics, too
             theirs = [line for line in by_place(opened.messages) if line["topic"] in served]
             theirs = [line for line in theirs if line["tagsCode"] != CQ_LOST_TAGS_CODE]

@@ -18,6 +18,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.publication import save_checkpoint
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_checkpoint
+from store_format.opened.store import Opened
 from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, data_files, ours
 from tests.interop.versions import OLD
@@ -52,7 +53,7 @@ def test_all_messages_are_served_after_an_append(
         checkpoint = read_checkpoint(f"{store}/checkpoint")
         assert checkpoint is not None
         flushed = replace(checkpoint, logics_physical_offset=max(row["physicalOffset"] for row in before))
-        save_checkpoint(str(store), flushed, FileWrites(sync=False))
+        save_checkpoint(Opened(str(store)), flushed, FileWrites(sync=False))
         (store / "abort").write_text("4711")
     append(store, numbered("Orders", 0, NEW), options=_options(name))
     files = {} if name.startswith("defaults") else data_files(store)  # of a gigabyte and more
@@ -128,7 +129,7 @@ def test_a_rebuild_beside_old_damage_costs_no_message(
     flushed = replace(
         checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp
     )
-    save_checkpoint(str(store), flushed, FileWrites(sync=False))
+    save_checkpoint(Opened(str(store)), flushed, FileWrites(sync=False))
     damaged = store / "commitlog" / f"{0:020d}"
     data = bytearray(damaged.read_bytes())
     data[before[100]["physicalOffset"] + 100] ^= 0xFF

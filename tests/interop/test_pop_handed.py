@@ -24,6 +24,7 @@ import pytest
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import StoreInUseError
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.opened.store import Opened
 from tests.interop.harness import RocketMQ
 from tests.interop.pop import AFTER_A_PAUSE, Handle, PopClient, place
 from tests.interop.pop_runs import BILLING, COUNT, IN_ORDER, ORDERS, STEPS, Left, PopRuns, ShiftedClock
@@ -140,7 +141,7 @@ def _kill_a_consumer(store: Path) -> dict[int, int]:
         for queue_id, offset in sorted(json.loads(process.stdout.readline()), reverse=True):
             lowest[queue_id] = offset
         until(
-            lambda: read_group_offsets(str(store), _KILLED),
+            lambda: read_group_offsets(Opened(str(store)), _KILLED),
             lambda found: (
                 {queue_id: at for (topic, queue_id), at in found.items() if topic == ORDERS} == lowest
             ),

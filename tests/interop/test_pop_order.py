@@ -14,6 +14,7 @@ from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from store_format import MessageStore
 from store_format.java.fastjson import loads
 from store_format.metadata.read import decode_order_infos, read_order_infos
+from store_format.opened.store import Opened
 from store_format.pop import order as order_info
 from tests.interop.harness import RocketMQ
 from tests.interop.pop import Handle
@@ -82,7 +83,7 @@ def test_the_file_that_a_broker_left(pop_runs: PopRuns) -> None:
     store = pop_runs.copy("in-order")
     path = store / "config" / "consumerOrderInfo.json"
     data = path.read_bytes()
-    infos = (read_order_infos(str(store)) or {})[f"{STEPS}@{IN_ORDER}"]
+    infos = (read_order_infos(Opened(str(store))) or {})[f"{STEPS}@{IN_ORDER}"]
     assert order_info.merge_order_infos(None, f"{STEPS}@{IN_ORDER}", infos) == data
     handles = [Handle.of(line["handle"]) for line in pop_runs.left.order]
     popped = {(queue, offset) for queue, info in infos.items() for offset in info.offsets}

@@ -17,6 +17,7 @@ from typing import Any
 
 from rmq_spark.pop import SimpleConsumer
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from tests.interop.harness import RocketMQ
 from tests.interop.pop import AFTER_A_PAUSE, PopClient
 from tests.interop.pop_runs import (
@@ -77,7 +78,7 @@ def _copies(copy: Copy) -> list[Written]:
 
 def _retry_topics(copy: Copy) -> Mapping[str, Any]:
     """What topics.json has of them, and the queues."""
-    topics: Mapping[str, Any] = read_topics(str(copy.root)) or {}
+    topics: Mapping[str, Any] = read_topics(Opened(str(copy.root))) or {}
     sizes = {queue: size for queue, size in copy.queue_sizes.items() if queue[0] in _RETRY}
     return {topic: topics[topic] for topic in _RETRY} | {"sizes": sizes}
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.support.staged import append, make_store, numbered
 
@@ -67,6 +68,6 @@ def test_what_a_failed_query_had_goes_to_the_other(spark: SparkSession, tmp_path
     bodies = [row["body"] for row in rows]
     assert len(bodies) == len(set(bodies)) == 60
     assert set(bodies) < wanted
-    state = read_in_flight(in_flight_directory(str(queries.store), "g", "T"))
+    state = read_in_flight(in_flight_directory(Opened(str(queries.store)), "g", "T"))
     assert state is not None
     assert state.is_closed  # the second one has acknowledged everything, and was the last

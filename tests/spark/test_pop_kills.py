@@ -23,6 +23,7 @@ import pytest
 from rmq_spark.consume.stream_offset import PopOffset
 from store_format import MessageStore
 from store_format.names import pop_retry_topic
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.support.spark.pop_process import start_query
 from tests.support.spark.processes import ROOT, signal_session
@@ -109,7 +110,7 @@ class Member:
         """The bodies of what the query had taken and not acknowledged when it was killed."""
         offsets = self._numbers("offsets")
         owner = self.offset(offsets[-1]).owner
-        state = read_in_flight(in_flight_directory(str(self.store), "g", "T"))
+        state = read_in_flight(in_flight_directory(Opened(str(self.store)), "g", "T"))
         assert state is not None
         found: set[bytes] = set()
         for point in state.check_points():

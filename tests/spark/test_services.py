@@ -15,6 +15,7 @@ from rmq_spark.services import Services
 from store_format import MessageStore
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
+from store_format.opened.store import Opened
 from tests.support.waiting import bodies
 
 _ROWS = 200
@@ -49,5 +50,5 @@ def test_delays_fire_beside_writes_of_the_same_process(
     assert bodies(root, "T") == Counter(str(n).encode() for n in range(2 * _ROWS) if n % 100 != 99)
     waiting = MessageStore.open(str(root)).queue(SCHEDULE_TOPIC, 1)
     assert waiting.max_offset == 4
-    assert read_delay_offsets(str(root)) == {1: 396, 2: 0}
+    assert read_delay_offsets(Opened(str(root))) == {1: 396, 2: 0}
     assert MessageStore.open(str(root)).diagnose().of("damage", "warning") == []

@@ -14,6 +14,7 @@ import rmq_spark
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from tests.support.staged import make_store
 from tests.support.writes import bodies
 
@@ -141,7 +142,7 @@ def test_messages_for_later_wait_in_topics_of_the_broker_and_theirs_are_made(
     spark.range(3).selectExpr(*late, "3 AS delayTimeLevel").write.format("rmqlog").mode("append").save(
         str(tmp_path / "store")
     )
-    topics = read_topics(str(tmp_path / "store"))
+    topics = read_topics(Opened(str(tmp_path / "store")))
     assert topics is not None
     assert {name: config.read_queue_nums for name, config in topics.items() if "MEMBER" not in name} == {
         "Late": 4,

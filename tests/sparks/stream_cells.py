@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmq_spark.consume.offset_store import StoreOffsets
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.sparks.cells import STORE, TOPIC, Case, Seen, cell, digest, of_topic, refusal, told_places, works
 from tests.sparks.rules import ADMISSION
@@ -99,7 +100,7 @@ def pop_stream(case: Case) -> Seen:
     if case.version < ADMISSION:
         return _refused(case, root, options)
     assert _flat(case.stream("pop", root, **options)) == _PLACES
-    state = read_in_flight(in_flight_directory(str(root), "CG_matrix", "T"))
+    state = read_in_flight(in_flight_directory(Opened(str(root)), "CG_matrix", "T"))
     assert state is not None
     assert state.is_closed  # everything is acknowledged
     return works(rows=len(_PLACES))

@@ -13,6 +13,7 @@ from store_format.commit.session import write_session
 from store_format.message.encode import edited_properties
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.values import TopicConfig
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.produced_batches import STORE_HOST, batch_of, produce, routes_of
 
@@ -82,7 +83,7 @@ def states(root: Path) -> dict[str, str]:
 
 def checker_offsets(root: Path) -> tuple[int | None, int | None]:
     """(half offset, op offset) of the broker's checker; None without an entry."""
-    known = read_group_offsets(str(root), "CID_RMQ_SYS_TRANS")
+    known = read_group_offsets(Opened(str(root)), "CID_RMQ_SYS_TRANS")
     return known.get(("RMQ_SYS_TRANS_HALF_TOPIC", 0)), known.get(("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from store_format.opened.store import Opened
 from tests.support.staged import make_store, numbered
 from tests.support.waiting import BEGIN_MS, append
 
@@ -71,5 +72,5 @@ def ordered_pop_seen(root: str) -> object:
     """Whether the last consumer has closed the log; the file with the batches is compared as a state file."""
     from store_format.pop.log import in_flight_directory, read_in_flight
 
-    state = read_in_flight(in_flight_directory(root, "g", "T"))
+    state = read_in_flight(in_flight_directory(Opened(root), "g", "T"))
     return None if state is None else (state.is_closed, state.reviving, state.order.in_flight)

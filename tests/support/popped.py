@@ -17,6 +17,7 @@ from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.group_offsets import write_group_offsets
 from store_format.names import REAL_TOPIC, REVIVE_PREFIX, TAGS, UNIQ_KEY
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.staged import make_store
@@ -56,7 +57,7 @@ def popped_store(
     if messages:
         append_numbered(root, messages, queues=queues)
         offsets = {(TOPIC, queue): 0 for queue in range(queues)}
-        write_group_offsets(str(root), group, offsets, timestamp=1_700_000_000_000)
+        write_group_offsets(Opened(str(root)), group, offsets, timestamp=1_700_000_000_000)
     return root
 
 

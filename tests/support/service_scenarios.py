@@ -16,6 +16,7 @@ import pytest
 
 from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
+from store_format.opened.store import Opened
 from tests.support import timer_broker
 from tests.support.halves import BORN_MS, add_halves, half_store, op_message, states
 from tests.support.order_scenario import make_ordered_pop, ordered_pop_seen, run_ordered_pop
@@ -408,7 +409,7 @@ def _popped(root: str) -> object:
     """What is in flight, and whether the last consumer has closed the log."""
     from store_format.pop.log import in_flight_directory, read_in_flight
 
-    state = read_in_flight(in_flight_directory(root, "g", "T"))
+    state = read_in_flight(in_flight_directory(Opened(root), "g", "T"))
     return None if state is None else (state.in_flight, state.is_closed, state.reviving)
 
 
@@ -423,7 +424,7 @@ def _make_broker_popped(root: Path) -> None:
     from tests.support.staged import settings_from
 
     goldens.unpack("pop-5.5.0", root)
-    path = Path(settings_path(str(root)))  # a torn index file does not prove its sizes
+    path = Path(settings_path(Opened(str(root))))  # a torn index file does not prove its sizes
     path.parent.mkdir()
     path.write_bytes(settings_from(goldens.config("pop-5.5.0")).to_json())
 
@@ -455,7 +456,7 @@ def _handed_over(root: str) -> object:
     from store_format.read.store import Store
 
     found = [(each.record, each.revive_queue_id) for each in read_broker_in_flight(Store.open(root))]
-    state = read_in_flight(in_flight_directory(root, "CG_pop", "PopWork"))
+    state = read_in_flight(in_flight_directory(Opened(root), "CG_pop", "PopWork"))
     units = [unit for _, units in TimerLog.open(f"{root}/timerlog").scan() for unit in units.tolist()]
     return found, None if state is None else (state.in_flight, state.is_closed), units
 

@@ -24,6 +24,7 @@ from store_format.commit.create_store import create_store
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
 from store_format.message.encode import MessageColumns, encode
+from store_format.opened.store import Opened
 from tests.support import oracle
 from tests.support.oracle import Message
 
@@ -145,7 +146,7 @@ def stage(
     sync: bool = True,
 ) -> StagedFile:
     """One staged file, written in parts of so many messages. Tags codes and index keys are the oracle's."""
-    writer = StagingWriter(str(root), write, sync=sync)
+    writer = StagingWriter(Opened(str(root)), write, sync=sync)
     for start in range(0, len(messages), part):
         piece = _piece(tuple(messages[start : start + part]), crc_property, tag_keys)
         writer.append(

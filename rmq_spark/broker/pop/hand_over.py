@@ -67,6 +67,7 @@ from store_format.names import (
     UNIQ_KEY,
     QueueKey,
 )
+from store_format.opened.store import Opened
 from store_format.pop.broker_in_flight import (
     CK_LEAD_MS,
     CK_TAG,
@@ -111,25 +112,25 @@ def hand_over(
     acknowledged, and a broker delivers from there on.
     """
     mirror.compare(mirror.read())  # what somebody has moved is not in flight any more
-    conf = with_wheel_precision(name.root, broker_conf_of(name.root, session.options.conf))
+    conf = with_wheel_precision(name.opened, broker_conf_of(name.opened, session.options.conf))
     store = session.store()
     points = log.run(lambda state: [*state.check_points(), *state.settled.values()])
     was_taken = any(each.origin is not None for each in points)
     found = _broker_points(name, store, conf) if was_taken else {}
-    revive_topic = revive_topic_of(name.root, conf)
-    revive_queues = _revive_queues(name.root, revive_topic, conf)
+    revive_topic = revive_topic_of(name.opened.path, conf)
+    revive_queues = _revive_queues(name.opened.path, revive_topic, conf)
     own = list(_own_records(name, points, revive_queues, conf.broker_name or store.broker_name))
     acks = list(_acks(name, points, found))
     if own or was_taken:
         try:
-            _refuse(name.root, conf)
+            _refuse(name.opened.path, conf)
         except StoreError as error:
             _log.warning(
                 "%s; group %s, topic %s: the messages in flight and those behind are delivered again",
                 error, name.group, shown(name.topic),
             )  # fmt: skip
             return None
-        add_subscription_group(name.root, name.group, timestamp=now_ms, files=session.files)
+        add_subscription_group(name.opened, name.group, timestamp=now_ms, files=session.files)
     if own or acks:
         messages = pop_record_messages(
             [*own, *acks],
@@ -156,7 +157,7 @@ def revive_topic_of(root: str, conf: BrokerConf) -> str:
     The cluster is `brokerClusterName` of broker.conf, else that of the topics that a broker has made for
     itself, else DefaultCluster, as in a broker.
     """
-    topics: list[str] = [*(read_topics(root) or ())]
+    topics: list[str] = [*(read_topics(Opened(root)) or ())]
     if "brokerClusterName" not in conf.given:
         clusters = {each.removeprefix(REVIVE_PREFIX) for each in topics if each.startswith(REVIVE_PREFIX)}
         if len(clusters) != 1:
@@ -175,7 +176,7 @@ def _revive_queues(root: str, revive_topic: str, conf: BrokerConf) -> list[int]:
     """
     if "reviveQueueNum" in conf.given:
         return list(range(max(conf.revive_queue_num, 1)))
-    return sorted(read_committed(root).offsets.get((REVIVE_GROUP, revive_topic), {})) or [0]
+    return sorted(read_committed(Opened(root)).offsets.get((REVIVE_GROUP, revive_topic), {})) or [0]
 
 
 # ---- records -----------------------------------------------------------------------------------------------
@@ -239,15 +240,16 @@ def _split(name: PopName, point: CheckPoint, broker_name: str) -> Iterator[Broke
 
 def _refuse(root: str, conf: BrokerConf) -> None:
     """Raises UnsupportedFormatError if the store's broker would not read the records."""
-    if is_broker_49(root):
+    opened = Opened(root)
+    if is_broker_49(opened):
         raise UnsupportedFormatError(f"{root}: brokers up to 4.9 have no pop, so nothing is handed over")
     if not conf.timer_wheel_enable:
         raise UnsupportedFormatError(
             f"{root}: broker.conf has timerWheelEnable=false, and without the timer a broker revives "
             "nothing; set timerWheelEnable=true to hand over what is in flight"
         )
-    refuse_kv_service(root, conf)
-    refuse_timeline(root, conf)
+    refuse_kv_service(opened, conf)
+    refuse_timeline(opened, conf)
 
 
 def _turn(name: PopName, session: WriteSession) -> ServiceTurn:
@@ -289,7 +291,7 @@ def take_over(name: PopName, log: InFlightLog, store: Store) -> int:
     found = [each for each in every if (each.group, each.topic) == (name.group, name.topic)]
     if not found and not log.run(lambda state: state.in_flight or state.settled):
         return 0
-    offsets = read_group_offsets(store.path, name.group)
+    offsets = read_group_offsets(store.opened, name.group)
     found, firsts = _of_this_topic(name, store, found)
     return log.run(lambda state: _merge_broker_points(state, name, found, offsets, firsts))
 

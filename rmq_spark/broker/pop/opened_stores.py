@@ -35,6 +35,7 @@ from store_format.files.read import entry_names
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import QueueKey, did_you_mean
+from store_format.opened.store import Opened
 from store_format.pop.log import PopName, in_flight_directory
 from store_format.pop.state import TOPIC, PopQueue
 from store_format.read.store import Queue
@@ -68,7 +69,7 @@ class _StorePop:
     """A store, and what a consumer reads of it. Threads may share it. `update` opens the topics."""
 
     def __init__(self, root: str, settings: PopSettings) -> None:
-        self.root = root
+        self.root, self.opened = root, Opened(root)
         self.topics: Mapping[str, TopicPop] = {}
         self._settings = settings
         self._shares: dict[str, ConsumerShare] = {}
@@ -88,13 +89,13 @@ class _StorePop:
         with self._lock:
             if look.version <= self._version or look.topics != self._names:
                 return
-            configs: Mapping[str, TopicConfig] = read_topics(self.root) or {}
+            configs: Mapping[str, TopicConfig] = read_topics(self.opened) or {}
             for topic in self._settings.subscriptions:
                 self._update_topic(topic, configs.get(topic), look)
             self._version = look.version
 
     def _update_topic(self, topic: str, config: TopicConfig | None, look: StoreLook) -> None:
-        flags = PopName(self.root, self._settings.group, topic).flags()
+        flags = PopName(self.opened, self._settings.group, topic).flags()
         found = _readable(look.queues, topic, flags, config)
         wanted = set(found)
         if config is not None and config.readable:
@@ -241,7 +242,7 @@ def _readable(
 
 def _topics_of(topics: Iterable[str], group: str) -> frozenset[str]:
     """These topics and the group's pop retry topics of them: what a consumer waits for."""
-    return frozenset(name for topic in topics for name in PopName("", group, topic).flags())
+    return frozenset(name for topic in topics for name in PopName(Opened(""), group, topic).flags())
 
 
 # ---- all stores --------------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ class OpenedStores:
         logs = list[str]()
         if self._is_ordered():
             # A queue in order is free when its batch is acknowledged, which is no commit.
-            logs = [f"{in_flight_directory('', group, topic)[1:]}/in-flight.log" for topic in topics]
+            logs = [f"{in_flight_directory(Opened(''), group, topic)[1:]}/in-flight.log" for topic in topics]
         return Waiter(self._path, _topics_of(topics, group), group=group, also=logs)
 
     def _is_ordered(self) -> bool:
@@ -637,7 +638,7 @@ def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageV
 
 def _refuse_unknown_topics(path: str, look: WaiterLook, topics: Iterable[str]) -> None:
     """Raises OptionError for a topic that no store at the path has."""
-    known = {topic for root in store_roots(path) for topic in read_topics(root) or ()}
+    known = {topic for root in store_roots(path) for topic in read_topics(Opened(root)) or ()}
     there = {topic for store in look.stores for topic, _ in store.queues}
     for topic in topics:
         if not known | there:

@@ -214,7 +214,7 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     due = log.run(lambda state: first_due(state, now_ms))
     if not due:
         return ReviveCounts()
-    why_gone = _why_gone(name, store, broker_conf_of(name.root, session.options.conf))
+    why_gone = _why_gone(name, store, broker_conf_of(name.opened, session.options.conf))
     rows = _DueMessages.of(due)
     to_revive = _MessagesToRevive.none(rows) if why_gone else _read(name, session, store, rows)
     rows = to_revive.rows
@@ -233,7 +233,7 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     if gone:
         _log.warning(
             "%s: group %s, topic %s: %d messages that nobody acknowledged are not delivered again: %s",
-            name.root, name.group, shown(name.topic), gone, why_gone or "the store no longer has them",
+            name.opened.path, name.group, shown(name.topic), gone, why_gone or "the store no longer has them",
         )  # fmt: skip
     return ReviveCounts(len(copies), gone, postponed, again)
 
@@ -285,7 +285,7 @@ class _MessagesToRevive:
 
 def _why_gone(name: PopName, store: Store, conf: BrokerConf) -> str:
     """Why a broker drops all the messages (PopReviveService.mergeAndRevive); "" if it does not."""
-    topics, groups = read_topics(store.path), read_subscription_groups(store.path)
+    topics, groups = read_topics(store.opened), read_subscription_groups(store.opened)
     if topics is not None and name.topic not in topics:
         return "the topic was deleted (topics.json)"
     if not conf.auto_create_subscription_group and name.group not in (groups or {}):
@@ -314,7 +314,7 @@ def _read(name: PopName, session: WriteSession, store: Store, rows: _DueMessages
             _log.warning(
                 "%s: group %s: %d messages of %s-%d cannot be stored again for now, the first is offset %d: "
                 "%s",
-                name.root, name.group, len(of_queue), shown(key[0]), key[1],
+                name.opened.path, name.group, len(of_queue), shown(key[0]), key[1],
                 to_revive.rows.offset[of_queue].min(), taken.damaged[key],
             )  # fmt: skip
         elif queue in units and len(of_queue):
@@ -346,7 +346,7 @@ def _read_queue(
         _log.warning(
             "%s: group %s: %d messages of %s-%d cannot be stored again, and are delivered again from their "
             "own place until a consumer acknowledges them; the first is offset %d: %s",
-            name.root, name.group, len(refused), shown(key[0]), key[1], *min(refused.items()),
+            name.opened.path, name.group, len(refused), shown(key[0]), key[1], *min(refused.items()),
         )  # fmt: skip
     at, is_there = _looked_up(offsets, to_revive.rows.offset[of_queue])
     to_revive.place[of_queue[is_there]] = at[is_there] + sum(map(len, parts))
@@ -403,10 +403,10 @@ def _append(
     keys: Sequence[PointKey],
     revive: BegunRevive,
 ) -> None:
-    conf = broker_conf_of(name.root, session.options.conf)
+    conf = broker_conf_of(name.opened, session.options.conf)
     queue_nums = None
     if conf.use_separate_retry_queue:
-        topics = read_topics(name.root)
+        topics = read_topics(name.opened)
         queue_nums = topics[name.topic].write_queue_nums if topics and name.topic in topics else None
     suspended = log.run(lambda state: {each.key for each in state.check_points() if each.suspend})
     made = revived(
@@ -427,7 +427,7 @@ def _begin_offsets(name: PopName, log: InFlightLog, session: WriteSession, topic
     unknown = log.run(lambda state: queues.keys() - state.queues.keys())
     if not unknown:
         return
-    known = read_group_offsets(name.root, name.group)
+    known = read_group_offsets(name.opened, name.group)
     new = sorted(queue for queue in unknown if (queues[queue], queue[1]) not in known)
 
     def begin(state: PopState) -> None:
@@ -440,7 +440,7 @@ def _begin_offsets(name: PopName, log: InFlightLog, session: WriteSession, topic
         log.run(begin)
         offsets = {(queues[queue], queue[1]): 0 for queue in new}
         write_group_offsets_held(
-            name.root, name.group, offsets, timestamp=session.options.clock(), files=session.files
+            name.opened, name.group, offsets, timestamp=session.options.clock(), files=session.files
         )
 
 
@@ -457,7 +457,7 @@ class ReviveService:
 
     def plan(self, store: Store, ledger: Ledger, now: Now) -> _RevivePlan:
         """A log that cannot be read is one of the plan's `errors`; the others have their turn."""
-        names = [PopName(store.path, group, topic) for group, topic in in_flight_logs(store.path)]
+        names = [PopName(store.opened, group, topic) for group, topic in in_flight_logs(store.opened)]
         for gone in self._readers.keys() - set(names):
             self._readers.pop(gone).close()
         logs, errors = [], []

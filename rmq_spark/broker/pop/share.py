@@ -55,6 +55,7 @@ from store_format.metadata.group_offsets import (
 from store_format.metadata.read import config_path, read_order_infos, read_subscription_groups
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.log import (
     InFlightLog,
@@ -139,9 +140,9 @@ class ConsumerShare:
         whole queues (consumeMode=pull), StoreInUseError while a broker has the store, and
         UnsupportedFormatError for a broker that keeps offsets or pop's state in RocksDB.
         """
-        share = cls(store, PopName(store.path, check_group(group), topic), options or ShareOptions())
+        share = cls(store, PopName(store.opened, check_group(group), topic), options or ShareOptions())
         share._refuse()
-        groups = read_subscription_groups(store.path)
+        groups = read_subscription_groups(store.opened)
         share.is_ordered = is_ordered(groups.get(group) if groups else None, share.options.fifo)
         share._refuse_other_order()
         share._lease.begin(share.options.lock_timeout)
@@ -185,7 +186,7 @@ class ConsumerShare:
         """
         names = {queue: (self.topic_of(queue[0]), queue[1]) for queue in queues}
         topics = {topic for topic, _ in names.values()}
-        with CheckedLock(self.name.root, timeout=self.options.lock_timeout):
+        with CheckedLock(self.name.opened.path, timeout=self.options.lock_timeout):
             known = self._mirror.read()
             taken = self.store.snapshot(topics.__contains__)
             forget_deleted(self.name, self.log, taken.queues)
@@ -239,20 +240,20 @@ class ConsumerShare:
         _log.warning("%s was removed; messages may be delivered again", self.name.directory)
         self._lease.end()
         self._lease.begin(self.options.lock_timeout)
-        with write_session(self.name.root, self._commit_options()) as session:
+        with write_session(self.name.opened.path, self._commit_options()) as session:
             self._adopt(session)
 
     def _update(self) -> None:
         """Writes the files; later if another writer has the store now."""
         try:
-            with CheckedLock(self.name.root, timeout=0.0):
+            with CheckedLock(self.name.opened.path, timeout=0.0):
                 known = self._mirror.read()
                 if self._mirror.is_moved(known):  # by a broker that ran while this process was stopped?
                     forget_deleted(self.name, self.log, queue_ranges(self.name, self.store))
                 self._mirror.compare(known)
                 self._order_mirror.update()
         except StoreInUseError as error:
-            _log.debug("%s: offsets are written later: %s", self.name.root, error)
+            _log.debug("%s: offsets are written later: %s", self.name.opened.path, error)
 
     # ---- revive --------------------------------------------------------------------------------------------
 
@@ -269,10 +270,10 @@ class ConsumerShare:
             is_late = first is not None and now_ms - first > _LATE_MS
             lock_timeout = _LATE_WAIT_SECONDS if is_late else 0.0
         try:
-            with write_session(self.name.root, self._commit_options(lock_timeout)) as session:
+            with write_session(self.name.opened.path, self._commit_options(lock_timeout)) as session:
                 return revive_due(self.name, self.log, session, now_ms)
         except StoreInUseError as error:
-            _log.debug("%s: due messages are stored again later: %s", self.name.root, error)
+            _log.debug("%s: due messages are stored again later: %s", self.name.opened.path, error)
             return ReviveCounts()
 
     def bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
@@ -281,10 +282,10 @@ class ConsumerShare:
         0 if another writer has the store for longer: the messages come again after their invisible time.
         """
         try:
-            with write_session(self.name.root, self._commit_options(_BURY_SECONDS)) as session:
+            with write_session(self.name.opened.path, self._commit_options(_BURY_SECONDS)) as session:
                 return _bury(self.name, self.log, session, group, messages)
         except StoreInUseError as error:
-            _log.debug("%s: dead letters are stored later: %s", self.name.root, error)
+            _log.debug("%s: dead letters are stored later: %s", self.name.opened.path, error)
             return 0
 
     # ---- open and close ------------------------------------------------------------------------------------
@@ -316,13 +317,16 @@ class ConsumerShare:
 
     def _hand_over(self) -> None:
         try:
-            with write_session(self.name.root, self._commit_options()) as session:
+            with write_session(self.name.opened.path, self._commit_options()) as session:
                 finish_revive(self.name, self.log, session)
                 self._order_mirror.update()
                 hand_over(self.name, self.log, self._mirror, session, self.options.clock_ms())
         except StoreInUseError as error:
             _log.warning(
-                "%s: what group %s has in flight is not handed over: %s", self.name.root, self.group, error
+                "%s: what group %s has in flight is not handed over: %s",
+                self.name.opened.path,
+                self.group,
+                error,
             )
 
     def _adopt(self, session: WriteSession) -> None:
@@ -345,9 +349,9 @@ class ConsumerShare:
         note_witnesses(self.name, self.log, queues)
 
     def _commit_options(self, lock_timeout: float | None = None) -> CommitOptions:
-        root = self.name.root
+        opened = self.name.opened
         return CommitOptions(
-            sync=self.options.sync or is_sync(root, broker_conf_of(root)),
+            sync=self.options.sync or is_sync(opened, broker_conf_of(opened)),
             lock_timeout=self.options.lock_timeout if lock_timeout is None else lock_timeout,
             log_directories=self.store.commit_log_paths,
             disk_limit=100,  # consumers go on, however full the disk is
@@ -357,17 +361,17 @@ class ConsumerShare:
     # ---- refusals ------------------------------------------------------------------------------------------
 
     def _refuse(self) -> None:
-        root = self.name.root
+        opened = self.name.opened
         self._refuse_broker()
         try:
-            refuse_foreign_offsets(root)
+            refuse_foreign_offsets(opened)
         except UnsupportedFormatError as error:
             raise UnsupportedFormatError(
-                f"{root} keeps consumer offsets in RocksDB (storeType=defaultRocksDB); pop needs "
+                f"{opened} keeps consumer offsets in RocksDB (storeType=defaultRocksDB); pop needs "
                 "consumerOffset.json: pop from the broker"
             ) from error
-        refuse_kv_service(root, broker_conf_of(root))
-        found = live_clients(self.group, (root, root.rpartition("/")[0]), Clocks())
+        refuse_kv_service(opened, broker_conf_of(opened))
+        found = live_clients(self.group, (opened.path, opened.path.rpartition("/")[0]), Clocks())
         if found is not None:
             raise OptionError(
                 f"group {self.group}: expected only consumers that pop, found the query "
@@ -380,7 +384,7 @@ class ConsumerShare:
         state = read_in_flight(self.name.directory)
         if state is None or state.is_closed or state.order.is_on == self.is_ordered:
             return
-        if self.topic in live_topics(self.name.root, self.group):
+        if self.topic in live_topics(self.name.opened.path, self.group):
             there, here = ("in order", "without order")[:: 1 if state.order.is_on else -1]
             raise OptionError(
                 f"fifo: consumers of group {self.group} pop topic {self.topic} {there}, found one that pops "
@@ -388,10 +392,10 @@ class ConsumerShare:
             )
 
     def _refuse_broker(self) -> None:
-        holder = foreign_holder(f"{self.name.root}/lock")
+        holder = foreign_holder(f"{self.name.opened.path}/lock")
         if holder is not None:
             raise StoreInUseError(
-                f"{self.name.root}/lock: held by {described(holder)}, a broker; pop works while no broker "
+                f"{self.name.opened}/lock: held by {described(holder)}, a broker; pop works while no broker "
                 "has the store: stop the broker, or pop from it"
             )
 
@@ -419,7 +423,7 @@ class _Begun:
             _log.warning(
                 "%d messages lost: %s, group %s: the next offset of %s-%d is %d and the queue holds %d to "
                 "%d: %s",
-                lost, name.root, name.group, shown(key[0]), key[1], before, low, high, why,
+                lost, name.opened.path, name.group, shown(key[0]), key[1], before, low, high, why,
             )  # fmt: skip
         return count
 
@@ -552,8 +556,8 @@ class _OrderMirror:
     """Keeps the batches of an in-flight log and those of the file together; nothing without order."""
 
     def __init__(self, name: PopName, log: InFlightLog, clock_ms: Callable[[], int], *, sync: bool) -> None:
-        self._path = config_path(name.root, "consumerOrderInfo.json")
-        self._root, self._group = name.root, name.group
+        self._path = config_path(name.opened, "consumerOrderInfo.json")
+        self._root, self._group = name.opened.path, name.group
         self._key = f"{name.topic}@{name.group}"
         self._in_flight = log
         self._clock_ms = clock_ms
@@ -570,13 +574,15 @@ class _OrderMirror:
 
         Batches of a deleted topic are passed over.
         """
-        stored = (read_order_infos(self._root) or {}).get(self._key, {})
+        stored = (read_order_infos(Opened(self._root)) or {}).get(self._key, {})
         deleted = {queue_id for queue_id, batch in stored.items() if is_deleted(queue_id, batch)}
         batches = self._in_flight.run(lambda state: _compared(state, stored, deleted, self._clock_ms()))
         if batches is not None:
-            if not is_broker_49(self._root):
+            if not is_broker_49(Opened(self._root)):
                 # a broker drops the batches of a group that it does not know (autoClean)
-                add_subscription_group(self._root, self._group, timestamp=self._clock_ms(), files=self._files)
+                add_subscription_group(
+                    Opened(self._root), self._group, timestamp=self._clock_ms(), files=self._files
+                )
             rewrite_config(
                 self._path, lambda data, file: merge_order_infos(data, self._key, batches, file), self._files
             )

@@ -25,6 +25,7 @@ from rmq_spark.consume.consumer import check_group, parse_tags
 from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
 from rmq_spark.options.option import Given, written_path
 from store_format.errors import InvalidReceiptHandleError, OptionError
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory
 
 # The proxy's minInvisibleTimeMillsForRecv and maxInvisibleTimeMills.
@@ -68,7 +69,7 @@ def _compile_subscriptions(group: str, subscriptions: object) -> dict[str, Subsc
             f"found {repr(subscriptions)[:100] if subscriptions else 'none'}"
         )
     for topic, each in subscriptions.items():
-        in_flight_directory("", group, topic)
+        in_flight_directory(Opened(""), group, topic)
         if not isinstance(each, str | FilterExpression):
             raise OptionError(
                 f"subscriptions: topic {topic}: expected tags such as 'TagA || TagB', '*', or a "

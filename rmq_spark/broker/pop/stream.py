@@ -468,7 +468,7 @@ class _SharedQueues:
 
     def _read_topics(self) -> None:
         """Reads topics.json of each store again if the file has changed."""
-        seen = [known_topics(store.path) for store in self._stores.stores]
+        seen = [known_topics(store.opened) for store in self._stores.stores]
         if seen == self._readable_seen:
             return
         self._readable_seen = seen

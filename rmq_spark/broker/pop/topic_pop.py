@@ -240,7 +240,7 @@ def _refuse(queue: Queue) -> None:
 
 def _matching_codes(queue: Queue, codes: _Ints, tags: frozenset[str]) -> NDArray[np.bool_]:
     """ExpressionMessageFilter.isMatchedByConsumeQueue: the hash decides here, the text after the hand-out."""
-    codes = resolve_tags_codes(ext_directory(queue.store.path, queue.topic, queue.queue_id), codes)
+    codes = resolve_tags_codes(ext_directory(queue.store.opened, queue.topic, queue.queue_id), codes)
     wanted = np.array(sorted(map(java_hash, tags)), np.int32)
     kept: NDArray[np.bool_] = np.isin(codes.astype(np.int32), wanted) | is_ext_address(codes)
     return kept
@@ -343,7 +343,7 @@ class TopicPop:
     @property
     def root(self) -> str:
         """The store."""
-        return self.share.name.root
+        return self.share.name.opened.path
 
     def next_visible(self, request: PopRequest) -> int | None:
         """When this request can find messages without a commit before: the time in ms; None if never.

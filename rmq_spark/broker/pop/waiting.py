@@ -29,6 +29,7 @@ from store_format.files.polling import PolledFiles, Repeated
 from store_format.files.read import entry_names, is_directory
 from store_format.follow.follower import StoreFollower
 from store_format.names import QueueKey
+from store_format.opened.store import Opened
 from store_format.read.store import Store
 from store_format.read.store_root import cluster_members
 
@@ -393,7 +394,7 @@ class _Watcher:
                 files.setdefault(path, set()).add(watched)
             for store in watched.stores:
                 of_store.setdefault(store, set()).update(watched.waiters)
-                files.setdefault(doorbell_path(store.root), set()).add(store)
+                files.setdefault(doorbell_path(store.opened), set()).add(store)
                 for waiter in watched.waiters:
                     for name in waiter.also:
                         files.setdefault(f"{store.root}/{name}", set()).add(waiter)
@@ -539,7 +540,7 @@ class _FollowedStore:
     """
 
     def __init__(self, root: str) -> None:
-        self.root = root
+        self.root, self.opened = root, Opened(root)
         self.changed_at: dict[str, int] = {}
         self.holder: int | None = None  # the broker that has the store
         self._awaited = _AwaitedTopics()

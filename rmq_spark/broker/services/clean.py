@@ -228,7 +228,7 @@ class CleanPlan:
         They include delayed messages that are not delivered yet, and transactions without a decision. Raises
         CorruptStoreError if neither the file of consumer offsets nor its `.bak` can be read.
         """
-        read_broker_offsets(self.store.path, is_needed=True)
+        read_broker_offsets(self.store.opened, is_needed=True)
         rows = unread_before(self.store, self.log_min, self.now.ms) if self.log_files else []
         return pa.Table.from_batches([batch_of(UNREAD_COLUMNS, rows)])
 
@@ -280,7 +280,7 @@ def plan(
         plan.apply()
     """
     store = Store.open(path, commit_log_paths=commit_log_paths)
-    conf = broker_conf_of(store.path, settings)
+    conf = broker_conf_of(store.opened, settings)
     if file_reserved_hours is not None:
         given = conf.given | {"fileReservedTime"}
         conf = replace(conf, file_reserved_hours=file_reserved_hours, given=given)
@@ -300,7 +300,7 @@ def _clean_plan(
     """`followed` is a start of the commitlog that queues and index are known to have followed."""
     conf = now.conf
     kept_ms = reserved_ms(conf)
-    refuse_linked_directories(store.path)
+    refuse_linked_directories(store.opened)
     for error in store.log.unusable:  # a broker does not start on such a store
         raise error
     hour = local_hour(now.ms, zone)
@@ -318,7 +318,7 @@ def _clean_plan(
     log_min = gone[-1].start + gone[-1].size_bytes if gone else store.log.min_offset
     later = [file.start for file in store.log.files if file.start >= log_min]
     log_min = min(later, default=log_min)  # the next file, if some are missing between
-    followers = tuple(following_files(store.path, log_min)) if log_min > followed else ()
+    followers = tuple(following_files(store.opened, log_min)) if log_min > followed else ()
     return CleanPlan(store, now, decision, kept_ms, gone, followers, log_min)
 
 
@@ -336,7 +336,7 @@ def _disk_percent(path: str) -> int:
 
 def _delete(plan: CleanPlan, session: WriteSession, tally: Tally) -> None:
     """Deletes under the lock: the commitlog from its oldest file on, then what follows its new start."""
-    refuse_linked_directories(plan.store.path)
+    refuse_linked_directories(plan.store.opened)
     store = session.store()
     wanted = [(file.path, file.modified_ms) for file in plan.log_files]
     found = [(file.path, (file_status(file.path) or (0, 0))[1]) for file in store.log.files[: len(wanted)]]
@@ -352,7 +352,7 @@ def _delete(plan: CleanPlan, session: WriteSession, tally: Tally) -> None:
         files.sync_directory(directory)
     log_min = session.store().log.min_offset
     directories = set()
-    for follower in following_files(store.path, log_min) if log_min else ():
+    for follower in following_files(store.opened, log_min) if log_min else ():
         tally.done += files.remove(follower.path)
         directories.add(follower.path.rpartition("/")[0])
     for directory in sorted(directories):
@@ -419,7 +419,7 @@ class Forecast:
     @property
     def is_tiered(self) -> bool:
         """Whether tiered storage may have what is deleted here: nobody knows what is lost then."""
-        return tiered_metadata(self.store.path) is not None
+        return tiered_metadata(self.store.opened) is not None
 
     def deleted_at(self, number: int, expires_ms: int) -> int:
         """When the broker deletes a commitlog file, by its number and the time at which it expires."""

@@ -115,7 +115,7 @@ def commit_decisions(
     kind = target.options.transaction
     assert kind is not None
     wanted = [(name, kind) for name in _half_names(target, names)]
-    done_in = [key is not None and read_ledger(store.root).has(key) for store in target.stores]
+    done_in = [key is not None and read_ledger(store.opened).has(key) for store in target.stores]
     left = [
         MessageStore.open(store.root, broker_name=store.settings.broker_name)
         for store, done in zip(target.stores, done_in, strict=True)

@@ -126,9 +126,9 @@ def find_half_queue(store: Store, conf: BrokerConf) -> HalfQueue | None:
         raise CorruptStoreError(
             f"{store.path}/consumequeue", 0, "consume queue files", "none; run rmqlog recover"
         )
-    known = read_group_offsets(store.path, CHECKER_GROUP)
+    known = read_group_offsets(store.opened, CHECKER_GROUP)
     stored = known.get(half.key, 0)
-    resumed = read_ledger(store.path).resume(CHECK_PART, stored, store.log)
+    resumed = read_ledger(store.opened).resume(CHECK_PART, stored, store.log)
     op_start = 0 if op is None else op.min_offset
     return HalfQueue(
         half,
@@ -310,7 +310,7 @@ def _write_decisions(
     now_ms: int,
     key: tuple[str, int] | None,
 ) -> None:
-    is_old = is_broker_49(session.root)
+    is_old = is_broker_49(session.opened)
     halves, _, damaged = read_stored(
         store.log,
         np.array([each.row["physicalOffset"] for each in chunk], np.int64),

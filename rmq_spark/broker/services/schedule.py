@@ -62,8 +62,8 @@ class Schedule:
         """Raises CorruptStoreError for lost consume queues and for a damaged delayOffset.json."""
         if not store.has_consume_queues:
             raise lost_queue(f"{store.path}/consumequeue")
-        progress = read_delay_offsets(store.path) or {}
-        taken = take_snapshot(store.path, store.log.relisted(), store.state, SCHEDULE_TOPIC.__eq__)
+        progress = read_delay_offsets(store.opened) or {}
+        taken = take_snapshot(store.opened, store.log.relisted(), store.state, SCHEDULE_TOPIC.__eq__)
         queues = {queue.queue_id + 1: queue for queue in store.queues_of(taken)}
         foreign = _foreign_levels(len(now.conf.message_delay_levels_ms), queues, taken, progress, store)
         levels, errors = [], []
@@ -177,7 +177,7 @@ class _Level:
         was set back (ScheduleMessageService.correctDeliverTimestamp).
         """
         offsets, units = read_slice(self.queue.piece(start, stop))
-        directory = ext_directory(self.queue.store.path, SCHEDULE_TOPIC, self.queue.queue_id)
+        directory = ext_directory(self.queue.store.opened, SCHEDULE_TOPIC, self.queue.queue_id)
         times = resolve_tags_codes(directory, units["tags_code"])
         for i in np.flatnonzero(is_ext_address(times)).tolist():  # ScheduleMessageService recomputes them
             times[i] = self.queue.store.time_at(int(units["physical_offset"][i])) + self.delay_ms
@@ -283,7 +283,7 @@ class SchedulePlan:
             else:
                 errors.append(delivery.error)
         try:
-            write_delay_offsets(session.root, progress, timestamp=self.now.ms, files=session.files)
+            write_delay_offsets(session.opened, progress, timestamp=self.now.ms, files=session.files)
         except StoreError as error:  # the ledger knows what was delivered
             errors.append(error)
         if errors:
@@ -354,7 +354,7 @@ def _appended(session: WriteSession, due: _DueOfLevel, delivery: _LevelDelivery)
 
 
 def _how_to_skip(due: _DueOfLevel, offset: int) -> str:
-    path = config_path(due.level.queue.store.path, "delayOffset.json")
+    path = config_path(due.level.queue.store.opened, "delayOffset.json")
     return f"To skip the message, set level {due.level.level} in {path} to {offset + 1}"
 
 

@@ -59,6 +59,7 @@ from store_format.metadata.timer_write import (
 )
 from store_format.metadata.values import TopicConfig
 from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
+from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored
 from store_format.views.delayed import delayed
@@ -94,12 +95,12 @@ class Timer:
         conf = now.conf
         plan = TimerPlan(store, now)
         queue = timer_queue(store)
-        check = read_timer_check(config_path(store.path, "timercheck"))
+        check = read_timer_check(config_path(store.opened, "timercheck"))
         if not conf.timer_wheel_enable or (queue is None and check is None):
             return plan
         if queue is None and check is not None and check.last_timer_queue_offset > 0:
             raise lost_queue(f"{store.path}/consumequeue/{TIMER_TOPIC}/0")
-        plan.state = state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
+        plan.state = state = recover_timer(store.opened, conf.timer_precision_ms, conf.timer_log_file_size)
         plan.read_ms = ledger.resume(TIMER_PART, state.check.last_read_time, store.log)
         _refuse_future(plan)
         plan.queue_offset = state.check.last_timer_queue_offset
@@ -115,7 +116,7 @@ class Timer:
             told = "%s: %d timer messages that are due are not in the commitlog, where the timerlog has them"
             _log.warning(told, store.path, plan.lost)
         if plan.changes:
-            refuse_timeline(store.path, conf)
+            refuse_timeline(store.opened, conf)
             _warn_of_clock(plan)
         return plan
 
@@ -276,7 +277,7 @@ def _appended(session: WriteSession, copied: _TimerCopies, turn: ServiceTurn) ->
     for place, error in refused.items():
         _log.warning(
             "%s: the timer message at physical offset %d is not delivered: %s",
-            session.root, copied.messages.physical_offsets[place], error,
+            session.opened.path, copied.messages.physical_offsets[place], error,
         )  # fmt: skip
     kept = np.ones(len(copied.messages), bool)
     kept[list(refused)] = False
@@ -287,7 +288,7 @@ def _refuse_future(plan: TimerPlan) -> None:
     """A broker with such a timercheck would deliver nothing until then."""
     if plan.read_ms > plan.now.ms + BEHIND_SLOTS_MAX * plan.now.conf.timer_precision_ms:
         raise CorruptStoreError(
-            config_path(plan.store.path, "timercheck"), 0, f"a time up to {plan.now.ms} (ms), the clock",
+            config_path(plan.store.opened, "timercheck"), 0, f"a time up to {plan.now.ms} (ms), the clock",
             f"{plan.read_ms}; set the clock, or the first 8 bytes of the file",
         )  # fmt: skip
 
@@ -495,12 +496,13 @@ def _refused(store: Store, messages: StoredMessages, due: _Flags) -> _Flags:
 
 def _refused_topics(root: str, names: Collection[str]) -> dict[str, StoreError]:
     """The topics that a commit refuses, and why."""
-    configured: Mapping[str, TopicConfig] = read_topics(root) or {}
+    opened = Opened(root)
+    configured: Mapping[str, TopicConfig] = read_topics(opened) or {}
     errors: dict[str, StoreError] = {}
     for name in names:
         try:
             EncodedTopics(name)
-            refuse_topics(root, [(name, 0)], configured)
+            refuse_topics(opened, [(name, 0)], configured)
         except (IllegalMessageError, UnsupportedFormatError) as error:
             errors[name] = error
     return errors
@@ -619,8 +621,8 @@ def recall(
         plan.apply()
     """
     store = Store.open(store) if isinstance(store, str) else store
-    refuse_store(store.path)
-    conf = broker_conf_of(store.path, broker_conf)
+    refuse_store(store.opened)
+    conf = broker_conf_of(store.opened, broker_conf)
     return RecallPlan(
         store.path,
         topic,

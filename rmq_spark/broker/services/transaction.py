@@ -272,7 +272,7 @@ class _CheckPlan:
                 self._append(session)
                 tally.done = len(self.acts)
             write_group_offsets_held(
-                session.root, CHECKER_GROUP, offsets,
+                session.opened, CHECKER_GROUP, offsets,
                 timestamp=self.now.ms, is_reset=True, files=session.files,
             )  # fmt: skip
         return tally.done
@@ -293,7 +293,7 @@ class _CheckPlan:
             is_commit[: len(again.is_commit)] = again.is_commit
             columns, _ = decision_columns(
                 decided, is_commit, sorted({*again.offsets, *self.decided_unlisted}), self.now.ms,
-                is_old=is_broker_49(session.root),
+                is_old=is_broker_49(session.opened),
             )  # fmt: skip
             parts.append(columns)
             new_topics[OP_TOPIC] = 1
@@ -323,7 +323,7 @@ class _Again:
         for place, error in _without_room(session, halves, acts).items():
             _log.warning(
                 "%s: the half message at offset %d cannot be stored again and is discarded: %s",
-                session.root, halves.queue_offsets[place], error,
+                session.opened.path, halves.queue_offsets[place], error,
             )  # fmt: skip
             acts[place], answers[place] = _Act.DISCARD, None
         again = (acts == _Act.ASK) | (acts == _Act.IMMUNE)
@@ -371,8 +371,8 @@ def _possible_answers(
     session: WriteSession, halves: StoredMessages, answers: Sequence[str | None]
 ) -> list[str | None]:
     """The answers, None for a commit to a topic that is not written to: it is checked again."""
-    root = session.root
-    topics: Mapping[str, TopicConfig] = read_topics(root) or {}
+    opened = session.opened
+    topics: Mapping[str, TopicConfig] = read_topics(opened) or {}
     queues = real_queues(halves)
     bads = queues.bad | delayed(halves)
     found = list(answers)
@@ -384,15 +384,15 @@ def _possible_answers(
         try:
             if bad:
                 raise IllegalMessageError("expected REAL_TOPIC and REAL_QID of a queue, and no delay")
-            refuse_topics(root, [(topic, queue_id)], topics)
+            refuse_topics(opened, [(topic, queue_id)], topics)
         except StoreError as error:
-            _log.warning(_NOT_COMMITTED, root, error)
+            _log.warning(_NOT_COMMITTED, opened.path, error)
             found[place] = None
     commits = [place for place, answer in enumerate(found) if answer == COMMIT]
     if commits:
         refused = session.refused(StoredMessages(committed(halves.take(np.array(commits)))))
         for index, why in refused.items():
-            _log.warning(_NOT_COMMITTED, root, why)
+            _log.warning(_NOT_COMMITTED, opened.path, why)
             found[commits[index]] = None
     return found
 
@@ -691,7 +691,7 @@ def check(
     store = MessageStore.open(paths.absolute(store)) if isinstance(store, str) else store
     now = now_of(store.path, now_ms, broker_conf)
     service = Checker(_asked_once(decide))
-    return CheckRun(store, service, now, service.plan(store, read_ledger(store.path), now))
+    return CheckRun(store, service, now, service.plan(store, read_ledger(store.opened), now))
 
 
 def checker(decide: Decide) -> Checker:

@@ -44,6 +44,7 @@ from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
 from store_format.metadata.read import BrokerConf
 from store_format.names import did_you_mean
+from store_format.opened.store import Opened
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class _FlushPlan:
     def apply(self, session: WriteSession) -> int:
         """Flushes the store, and notes when and how far."""
         session.flush()
-        self.flushed[session.root] = _Flushed(self.now_ms, self.stop or 0)
+        self.flushed[session.opened.path] = _Flushed(self.now_ms, self.stop or 0)
         return self.due
 
 
@@ -133,7 +134,7 @@ class FlushService:
         stop = None if ledger.last is None else ledger.last.stop
         last = self._flushed.get(store.path)
         start = None if last is None else last.stop
-        if not abort_mark(store.path):  # no commit since the last flush, or a broker's `abort`
+        if not abort_mark(store.opened):  # no commit since the last flush, or a broker's `abort`
             return _FlushPlan(0, None, None, start, stop, now.ms, self._flushed)
         unflushed = (stop or 0) - (start or 0)
         if last is None or now.ms < last.at_ms or is_flush_due(now.conf, now.ms - last.at_ms, unflushed):
@@ -280,7 +281,9 @@ def run_once(
 
 def now_of(path: str, now_ms: int | None, broker_conf: str | BrokerConf | None) -> Now:
     """The clock and the settings for a turn."""
-    return Now(time.time_ns() // 1_000_000 if now_ms is None else now_ms, broker_conf_of(path, broker_conf))
+    return Now(
+        time.time_ns() // 1_000_000 if now_ms is None else now_ms, broker_conf_of(Opened(path), broker_conf)
+    )
 
 
 def take_turn(
@@ -301,14 +304,14 @@ def take_turn(
     Raises UnsupportedFormatError for a store that is not written to, StoreInUseError while a broker has it,
     and what opening the store raises. An error of the store after the services' turn is a report.
     """
-    refuse_rocksdb_queues(path)
-    refuse_store(path)
+    refuse_rocksdb_queues(Opened(path))
+    refuse_store(Opened(path))
     if preview:
         store = Store.open(path, commit_log_paths=commit_log_paths)
         return [_planned(service, lambda: store, now)[0] for service in services]
     clock = clock_ms or (lambda: now.ms)
     options = CommitOptions(
-        sync=is_sync(path, now.conf),
+        sync=is_sync(Opened(path), now.conf),
         lock_timeout=lock_timeout,
         conf=now.conf,
         clock=clock,
@@ -334,7 +337,7 @@ def _planned(
 ) -> tuple[TurnReport, ServicePlan | None]:
     try:
         store = open_store()
-        plan = service.plan(store, read_ledger(store.path), now)
+        plan = service.plan(store, read_ledger(store.opened), now)
         errors = tuple(getattr(plan, "errors", ()))
         return TurnReport(service.name, plan.due, 0, plan.next_due, plan.late_ms, errors), plan
     except Exception as error:  # also what nobody foresaw: the other services have their turn
@@ -351,20 +354,23 @@ def _done(service: Service, session: WriteSession, now: Now) -> TurnReport:
         report = replace(report, done=failed.done, next_due=failed.next_due, errors=failed.errors)
     except Exception as error:
         return TurnReport(service.name, report.due, late_ms=report.late_ms, errors=(error,))
-    _log.info("%s: service %s: %d done, %s ms late", session.root, service.name, report.done, report.late_ms)
+    _log.info(
+        "%s: service %s: %d done, %s ms late", session.opened.path, service.name, report.done, report.late_ms
+    )
     return report
 
 
 def _count(root: str, reports: Sequence[TurnReport], now_ms: int, files: FileWrites) -> None:
     """Adds what the services did to the store's counters."""
+    opened = Opened(root)
     did = [each for each in reports if each.done or each.errors]
     if not did:
         return
-    counters = dict(read_counters(root) or {})
+    counters = dict(read_counters(opened) or {})
     for each in did:
         before = counters.get(each.service, ServiceCounters())
         counters[each.service] = before.after(each.done, each.late_ms or 0, now_ms, failed=bool(each.errors))
-    write_counters(root, counters, files)
+    write_counters(opened, counters, files)
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------

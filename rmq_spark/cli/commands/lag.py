@@ -204,13 +204,13 @@ def _say_what_consumers_do_not_read(stores: list[MessageStore], topics: set[str]
 
     for store in stores:
         with suppress(StoreError):  # who needs the files raises the error
-            static = sorted(topics & (read_queue_mappings(store.path) or {}).keys())
+            static = sorted(topics & (read_queue_mappings(store.opened) or {}).keys())
             if static:
                 remark(
                     f"the lag of {first_names(static)} is unknown: the offsets of a static topic count over "
                     "the queues of several brokers (topicQueueMapping.json), which rmqlog does not add up"
                 )
-            configs: Mapping[str, TopicConfig] = read_topics(store.path) or {}
+            configs: Mapping[str, TopicConfig] = read_topics(store.opened) or {}
             most: dict[str, int] = {}
             for queue in store.queues((topics & configs.keys()).__contains__):
                 if queue.max_offset > queue.min_offset:

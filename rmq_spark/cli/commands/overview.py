@@ -137,8 +137,8 @@ def _summary(store: MessageStore) -> Sequence[object]:
     queues = store.view("queues")
     try:
         configured, committed = (
-            read_subscription_groups(store.path),
-            {group for group, _ in read_committed(store.path).pairs()},
+            read_subscription_groups(store.opened),
+            {group for group, _ in read_committed(store.opened).pairs()},
         )
     except StorePermissionError as error:
         store.pass_over([error])
@@ -173,9 +173,9 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         holder = lock_holder(f"{store.path}/lock")
         return Verdict(f"{broker}in use by process {holder}: {readable}", f"rmqlog lag {path}")
     if store.state is StoreState.CLEAN:
-        given_up = str(read_given_up(store.path))
+        given_up = str(read_given_up(store.opened))
         before = f"; an earlier recovery gave up {given_up}" if given_up else ""
-        lost = sum(each.count for each in find_gone(store.path, store.log, store.state))
+        lost = sum(each.count for each in find_gone(store.opened, store.log, store.state))
         if lost:
             readable += (
                 f", {count_text(lost)} message{'s' * (lost != 1)} lost with missing parts of the commitlog"
@@ -183,7 +183,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         text = f"{broker}stopped in order: {readable}{before}"
         return Verdict(text, f"rmqlog verify {path}", is_bad=bool(lost))
     checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
-    _, end = ends_after_crash(store.path, store.log, checkpoint)
+    _, end = ends_after_crash(store.opened, store.log, checkpoint)
     cut = f"a broker start will end the commitlog behind them, at {end.cut}"
     if end.messages:
         whole = f"{count_text(end.messages)} whole messages"

@@ -261,7 +261,7 @@ def _conf(store: MessageStore, given: str | None, hours: int | None, delete_when
     from store_format.bookkeeping.settings import broker_conf_of
     from store_format.metadata.read import parse_hours
 
-    conf = broker_conf_of(store.path, given)
+    conf = broker_conf_of(store.opened, given)
     if hours is not None:
         conf = replace(conf, file_reserved_hours=hours, given=conf.given | {"fileReservedTime"})
     if delete_when is not None:

@@ -46,6 +46,7 @@ from store_format.files.read import entry_names, open_view, read_bytes, stat_ide
 from store_format.files.shared_log import FileLock
 from store_format.files.write import FileWrites
 from store_format.follow.log_tail import mark_of, physical_offset_of, place_at
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, in_flight_logs
 
 _LOCK_SECONDS = 5.0
@@ -464,9 +465,10 @@ class PopLease:
 
 def live_topics(root: str, group: str) -> list[str]:
     """The topics of the store at `root` that consumers of the group pop now, sorted."""
+    opened = Opened(root)
     found = []
-    for name, topic in in_flight_logs(root):
-        directory = in_flight_directory(root, name, topic)
+    for name, topic in in_flight_logs(opened):
+        directory = in_flight_directory(opened, name, topic)
         if name != group or _POPPING not in entry_names(directory, missing_ok=True):
             continue
         lock = FileLock(f"{directory}/{_POPPING}")

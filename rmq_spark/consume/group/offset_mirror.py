@@ -260,14 +260,14 @@ class PopOffsetMirror(_OffsetMirror):
     """The lowest offsets of an in-flight log that are not acknowledged, and consumerOffset.json."""
 
     def __init__(self, name: PopName, log: InFlightLog, clock_ms: Callable[[], int], *, sync: bool) -> None:
-        super().__init__(partial(offsets_identity, name.root))
+        super().__init__(partial(offsets_identity, name.opened))
         self._name = name
         self._in_flight = log
         self._clock_ms = clock_ms
         self._files = FileWrites(sync=sync)
 
     def read(self) -> dict[QueueKey, int]:
-        return read_group_offsets(self._name.root, self._name.group)
+        return read_group_offsets(self._name.opened, self._name.group)
 
     def is_changed(self) -> bool:
         """Whether the file was replaced by another program, or no longer has the right offsets."""
@@ -293,12 +293,12 @@ class PopOffsetMirror(_OffsetMirror):
         if moved:
             _log.warning(
                 "%s: group %s was moved by another program and continues at the moved offsets: %s",
-                self._name.root, self._name.group, first_names(moved),
+                self._name.opened.path, self._name.group, first_names(moved),
             )  # fmt: skip
         if missing:
             _log.warning(
                 "%s: consumerOffset.json no longer has offsets of group %s; they are written again: %s",
-                self._name.root, self._name.group, first_names(missing),
+                self._name.opened.path, self._name.group, first_names(missing),
             )  # fmt: skip
         self.write(offsets)
 
@@ -307,7 +307,7 @@ class PopOffsetMirror(_OffsetMirror):
         if offsets:
             keys = {(self._name.topic_of(flag), queue_id): at for (flag, queue_id), at in offsets.items()}
             write_group_offsets_held(
-                self._name.root, self._name.group, keys,
+                self._name.opened, self._name.group, keys,
                 timestamp=self._clock_ms(), is_reset=True, files=self._files,
             )  # fmt: skip
             # From here on the offset before would be a reset.

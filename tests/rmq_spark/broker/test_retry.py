@@ -25,6 +25,7 @@ from store_format.errors import (
 from store_format.files.lock import StoreLock
 from store_format.message.encode import MessageColumns
 from store_format.metadata.read import BrokerConf, read_topics
+from store_format.opened.store import Opened
 from tests.support import goldens
 
 GOLDEN = "retry-dlq-5.5.0"
@@ -64,7 +65,7 @@ def test_a_failed_message_waits_for_its_retry(root: str) -> None:
     properties = dict(first["properties"])
     assert (properties["REAL_TOPIC"], properties["RETRY_TOPIC"]) == ("%RETRY%CG_new", "Jobs")
     assert first["storeHost"] == "127.0.0.1:30911"
-    topics = read_topics(root)
+    topics = read_topics(Opened(root))
     assert topics is not None
     assert (topics["%RETRY%CG_new"].read_queue_nums, topics["%RETRY%CG_new"].perm) == (1, 6)
     assert "%DLQ%CG_new" not in topics
@@ -127,7 +128,7 @@ def test_minus_one_is_the_default_of_a_concurrent_consumer(root: str) -> None:
 
 def test_a_dead_letter_topic_is_created_with_one_queue(root: str) -> None:
     assert retry.send_back(root, "CG_new", [("Jobs", 0, 0)], delay_level=-1).dead_letters == 1
-    topics = read_topics(root)
+    topics = read_topics(Opened(root))
     assert topics is not None
     assert [(topics[f"{kind}CG_new"].write_queue_nums, topics[f"{kind}CG_new"].perm) for kind in KINDS] == [
         (1, 6),

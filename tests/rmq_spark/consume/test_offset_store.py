@@ -28,6 +28,7 @@ from store_format.errors import (
 )
 from store_format.metadata.group_offsets import read_broker_offsets, read_group_offsets
 from store_format.metadata.read import read_local_offsets
+from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.failing_offsets import NEW_OFFSET, kill_at_each_change
 from tests.support.fork_server import ForkServer
@@ -112,7 +113,7 @@ def test_each_broker_has_its_own(tmp_path: Path) -> None:
     }
     assert store.save(offsets)
     assert store.read() == offsets
-    assert read_group_offsets(roots["a"], "g") == {("T", 0): 3}
+    assert read_group_offsets(Opened(roots["a"]), "g") == {("T", 0): 3}
     with pytest.raises(OptionError) as caught:
         store.save({MessageQueue("T", "c", 0): 1})
     assert str(caught.value) == "offsets of c: expected a broker that is read, a, b"
@@ -173,17 +174,17 @@ def test_the_file_of_a_broker_with_light_queues(tmp_path: Path) -> None:
     root = _store(tmp_path / "store", plain)
     light = tmp_path / "store" / "config" / "lmqConsumerOffset.json"
     light.write_text("{" + old + '"offsetTable":{"T@g":{0:5}}}')
-    assert read_broker_offsets(root)[0] == "lmqConsumerOffset.json"
+    assert read_broker_offsets(Opened(root))[0] == "lmqConsumerOffset.json"
     # light queues were switched off since
     (tmp_path / "store" / "config" / "consumerOffset.json").write_text(plain.replace(old, new))
-    assert read_broker_offsets(root)[0] == "consumerOffset.json"
+    assert read_broker_offsets(Opened(root))[0] == "consumerOffset.json"
     light.write_text("{" + new + '"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"offsetTable":{"T@g":{0:5}}}')
-    assert read_broker_offsets(root)[0] == "lmqConsumerOffset.json"
+    assert read_broker_offsets(Opened(root))[0] == "lmqConsumerOffset.json"
     assert StoreOffsets("g", {"b": root}).save({T0: 6})
     assert StoreOffsets("g", {"b": root}).read() == {T0: 6}
     assert StoreOffsets("%LMQ%g", {"b": root}).read() == {MessageQueue("%LMQ%t", "b", 0): 8}
     assert StoreOffsets("%LMQ%g", {"b": root}).save({MessageQueue("%LMQ%t", "b", 0): 9})
-    assert read_group_offsets(root, "%LMQ%g") == {("%LMQ%t", 0): 9}
+    assert read_group_offsets(Opened(root), "%LMQ%g") == {("%LMQ%t", 0): 9}
     assert "0:1" in (tmp_path / "store" / "config" / "consumerOffset.json").read_text()
 
 

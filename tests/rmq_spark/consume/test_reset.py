@@ -173,9 +173,9 @@ def test_refused_beside_a_broker(
 
 def test_local_offsets_may_be_moved_beside_a_broker(store: MessageStore, tmp_path: Path) -> None:
     local = group_place(GROUP, [store], kind="local", offset_store_path=str(tmp_path / "offsets"))
-    before = read_group_offsets(store.path, GROUP)
+    before = read_group_offsets(store.opened, GROUP)
     _applied(reset_to_latest(local, [store]))
-    assert read_group_offsets(store.path, GROUP) == before
+    assert read_group_offsets(store.opened, GROUP) == before
     assert local.directory == str(tmp_path / "offsets" / GROUP / "members")
 
 
@@ -183,7 +183,7 @@ def test_without_a_directory_only_offsets_are_moved(store: MessageStore) -> None
     nowhere = group_place(GROUP, [store], kind="none")
     assert nowhere.directory is None
     assert reset_to_latest(nowhere, [store]).apply() == 0
-    assert read_group_offsets(store.path, GROUP) == {
+    assert read_group_offsets(store.opened, GROUP) == {
         (q.topic, q.queue_id): n for q, n in _committed(store).items()
     }
     with pytest.raises(OptionError):

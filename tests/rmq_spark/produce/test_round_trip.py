@@ -46,7 +46,8 @@ def batches(store: MessageStore) -> Iterator[tuple[str, pa.RecordBatch]]:
 def rewritten(store: MessageStore, batch: pa.RecordBatch, routes: Routes | None = None) -> list[Message]:
     if routes is None:
         routes = Routes.of(
-            [StoreTopics(store.broker_name, dict(read_topics(store.path) or {}))], default_topic_queue_nums=8
+            [StoreTopics(store.broker_name, dict(read_topics(store.opened) or {}))],
+            default_topic_queue_nums=8,
         )
     ids = UniqueIds(bytes([127, 0, 0, 1]), 1, instance=bytes(4))
     making = Producer(ProducerSettings((bytes([127, 0, 0, 1]), 0)), QueueSelector(routes), ids)
@@ -117,7 +118,7 @@ def walk(root: Path) -> list[Message]:
 def test_batch_queues_are_not_written(golden: Callable[[str], Path]) -> None:
     written, refused = 0, 0
     for store in stores(golden, "batchcq-5.5.0"):
-        kinds = {topic: config.queue_type for topic, config in (read_topics(store.path) or {}).items()}
+        kinds = {topic: config.queue_type for topic, config in (read_topics(store.opened) or {}).items()}
         for topic, batch in batches(store):
             if kinds[topic] == "SimpleCQ":
                 check(batch, rewritten(store, batch))

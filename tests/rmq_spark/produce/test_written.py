@@ -17,6 +17,7 @@ from store_format.commit.staging import StagingWriter
 from store_format.message.columns import DEFAULT_COLUMNS
 from store_format.message.encode import encode
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.produced_batches import NOW_MS, STORE_HOST, batch_of, produce
 from tests.support.staged import make_store
@@ -27,7 +28,7 @@ SAME = ["topic", "flag", "body", "properties", "tags", "keys", "msgId", "bornTim
 
 def written(root: Path, *batches: ProducedMessages) -> MessageStore:
     make_store(root, StoreSettings("broker-a", 1 << 20, 20 * 1000, 1000, 10_000))
-    writer = StagingWriter(str(root), "w")
+    writer = StagingWriter(Opened(str(root)), "w")
     for messages in batches:
         units = encode(messages.columns(STORE_HOST))
         queues, places = messages.queues()

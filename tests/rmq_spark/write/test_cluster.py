@@ -17,6 +17,7 @@ from store_format.errors import IllegalMessageError, OptionError, StoreInUseErro
 from store_format.files.read import disk_space
 from store_format.java.text import java_hash
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
@@ -259,7 +260,7 @@ def _check_killed(cluster: Path, closed: str | None) -> None:
         assert {path.name for path in (store / ".rmqlog").iterdir()} == names
         assert not (store / "abort").exists()
         assert MessageStore.open(str(store)).diagnose().of("damage", "warning") == []
-        topics = read_topics(str(store))
+        topics = read_topics(Opened(str(store)))
         assert topics is not None
         assert topics["T"].write_queue_nums == 4
 

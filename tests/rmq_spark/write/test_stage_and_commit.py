@@ -33,6 +33,7 @@ from store_format.errors import (
 )
 from store_format.files.read import disk_space
 from store_format.metadata.read import BrokerConf, read_topics
+from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
 from tests.support.staged import append, make_store, numbered
@@ -211,7 +212,7 @@ def test_directories_are_on_the_disk_before_a_journal_refers_to_them(
         unsynced.pop(os.readlink(f"/proc/self/fd/{descriptor}"), None)
 
     def counted_rename(source: str, target: str) -> None:
-        if target == journal_path(str(place)):
+        if target == journal_path(Opened(str(place))):
             assert unsynced == {}
         rename(source, target)
 
@@ -236,7 +237,7 @@ def test_a_new_topic_gets_the_queues_that_any_task_needs(place: Path) -> None:
         numbered_rows(i, i + 1, queueId=[number], delayTimeLevel=[1]) for i, number in enumerate((10, 0))
     ]
     write(place, *tasks)
-    topics = read_topics(str(place))
+    topics = read_topics(Opened(str(place)))
     assert topics is not None
     assert topics["T"].write_queue_nums == 11
 
@@ -399,7 +400,7 @@ def test_what_a_standing_journal_needs_is_not_removed_when_spark_gives_up(
     finally:
         for name, original in originals.items():
             setattr(os, name, original)
-    assert Path(journal_path(str(root))).exists()
+    assert Path(journal_path(Opened(str(root)))).exists()
     abort_write(target)
     assert "do not repeat this write unless it has a key" in caplog.text
     write(root, numbered_rows(40, 50))

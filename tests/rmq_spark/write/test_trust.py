@@ -19,6 +19,7 @@ from store_format.errors import IllegalMessageError, OptionError, UnsupportedFor
 from store_format.message.columns import DEFAULT_COLUMNS
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.staged import make_store, messages_of
 from tests.support.writes import SMALL, bodies, numbered_rows, target_of, write
@@ -91,7 +92,7 @@ def test_a_new_topic_gets_the_queues_that_its_rows_name(tmp_path: Path) -> None:
         numbered_rows(12, 16, "Free"),
     ]
     write(root, *tasks, defaultTopicQueueNums="1")
-    topics: Mapping[str, TopicConfig] = read_topics(str(root)) or {}
+    topics: Mapping[str, TopicConfig] = read_topics(Opened(str(root))) or {}
     names = ("Orders", "Audit", "Free")
     queues = {name: (topics[name].write_queue_nums, topics[name].read_queue_nums) for name in names}
     assert queues == {"Orders": (11, 11), "Audit": (1, 1), "Free": (1, 1)}
@@ -250,8 +251,8 @@ def test_properties_that_a_read_made_columns_are_written_as_they_were(
         }
         # spaces are one there
         assert {name: value for name, value in message.properties.items() if name != "KEYS"} == expected
-    topics: Mapping[str, TopicConfig] = read_topics(str(tmp_path / "a")) or {}
-    own: Mapping[str, TopicConfig] = read_topics(str(source)) or {}
+    topics: Mapping[str, TopicConfig] = read_topics(Opened(str(tmp_path / "a"))) or {}
+    own: Mapping[str, TopicConfig] = read_topics(Opened(str(source))) or {}
     assert {name: topics[name].write_queue_nums for name in ("Orders", "Audit")} == {
         name: own[name].write_queue_nums for name in ("Orders", "Audit")
     }

@@ -21,6 +21,7 @@ from store_format.bookkeeping.journal import (
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commit.append import commit_cluster
 from store_format.commit.options import CommitOptions
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.failing_writer import staged_members, write, write_cluster
 from tests.support.fork_server import ForkServer
@@ -54,7 +55,7 @@ def _expected(*numbers: int) -> list[str]:
 
 
 def _state(root: Path) -> State:
-    return state_of(str(root), read_journal(str(root)))
+    return state_of(Opened(str(root)), read_journal(Opened(str(root))))
 
 
 def _check_reading(root: Path, state: State, before: list[str], whole: list[str]) -> None:
@@ -62,7 +63,7 @@ def _check_reading(root: Path, state: State, before: list[str], whole: list[str]
     if state.reading is Reading.TO_BASE:
         assert read == before
     elif state.reading is Reading.ALL:
-        last = read_ledger(str(root)).last
+        last = read_ledger(Opened(str(root))).last
         is_done = state.in_ledger or (state.journal is None and last is not None and last.units == _BATCH)
         assert read == whole if is_done else read in (before, whole)
     else:  # a broker keeps a beginning of the commit

@@ -18,13 +18,14 @@ from store_format.commit.append import recover
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.files.write import FileWrites
+from store_format.opened.store import Opened
 from tests.support.staged import append, columns_of, make_store, numbered
 
 _OPTIONS = CommitOptions(sync=False)
 
 
 def _rung_ns(root: Path) -> int:
-    return Path(doorbell_path(str(root))).stat().st_mtime_ns
+    return Path(doorbell_path(Opened(str(root)))).stat().st_mtime_ns
 
 
 def _commit(root: Path, first: int) -> None:
@@ -85,7 +86,7 @@ def test_two_commits_in_a_row_give_different_times(tmp_path: Path) -> None:
     (root / ".rmqlog").mkdir()
     times = set()
     for _ in range(100):
-        ring_doorbell(str(root), files)
+        ring_doorbell(Opened(str(root)), files)
         times.add(_rung_ns(root))
     assert len(times) >= 99  # the first ring creates the file with the time of the file system's clock
 
@@ -97,7 +98,7 @@ def test_a_commit_does_not_fail_with_its_doorbell(tmp_path: Path, caplog: pytest
     assert _messages(root) == 4
     assert f"{root}/.rmqlog/doorbell: cannot touch: No space left; processes that wait" in caplog.text
     _commit(root, 4)
-    assert Path(doorbell_path(str(root))).exists()
+    assert Path(doorbell_path(Opened(str(root)))).exists()
 
 
 def test_a_completed_commit_rings(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.index.updates import IndexBatch, IndexFiles, last_index_file, rewind_index
+from store_format.opened.store import Opened
 from tests.support.failing_writer import write
 from tests.support.fork_server import ForkServer
 from tests.support.kills import kill_at
@@ -74,10 +75,10 @@ def root(tmp_path: Path) -> str:
 
 
 def test_a_journal_comes_back_as_it_was(root: str) -> None:
-    assert read_journal(root) is None
+    assert read_journal(Opened(root)) is None
     for journal in (_JOURNAL, replace(_JOURNAL, key=None, index_base=None, store_timestamps="x.times")):
-        write_journal(root, journal, _FILES)
-        assert read_journal(root) == journal
+        write_journal(Opened(root), journal, _FILES)
+        assert read_journal(Opened(root)) == journal
     assert os.listdir(f"{root}/.rmqlog") == ["journal.json"]
 
 
@@ -99,7 +100,7 @@ def test_a_damaged_file_is_named(root: str, name: str, data: bytes) -> None:
     Path(root, ".rmqlog", name).write_bytes(data)
     read = {"journal.json": read_journal, "ledger.json": read_ledger, "store.json": read_settings}[name]
     with pytest.raises(CorruptStoreError) as caught:
-        read(root)
+        read(Opened(root))
     assert name in caught.value.file
 
 
@@ -128,28 +129,28 @@ def test_a_journal_with_other_values_is_none(root: str, name: str) -> None:
     _CHANGES[name](value)
     Path(root, ".rmqlog", "journal.json").write_text(json.dumps(value))
     with pytest.raises(CorruptStoreError, match="a journal of this project"):
-        read_journal(root)
+        read_journal(Opened(root))
 
 
 def test_a_ledger_with_a_number_that_no_file_has_is_none(root: str) -> None:
-    write_ledger(root, Ledger(last=replace(_ENTRY, stop=1 << 63)), _FILES)
+    write_ledger(Opened(root), Ledger(last=replace(_ENTRY, stop=1 << 63)), _FILES)
     with pytest.raises(CorruptStoreError, match="a ledger of this project"):
-        read_ledger(root)
+        read_ledger(Opened(root))
 
 
 def test_empty_settings_are_named(root: str) -> None:
     Path(root, ".rmqlog", "store.json").write_bytes(b"")
     with pytest.raises(CorruptStoreError, match=r"store\.json"):
-        read_settings(root)
+        read_settings(Opened(root))
 
 
 def test_a_ledger_keeps_the_highest_number_of_each_key(root: str) -> None:
-    assert read_ledger(root) == Ledger()
+    assert read_ledger(Opened(root)) == Ledger()
     ledger = Ledger().with_entry("q", _ENTRY, {("S", 0): 9})
     ledger = ledger.with_entry(None, replace(_ENTRY, journal="id2"), {("T", 3): 7, ("U", 0): 1})
     assert ledger.ends == {("T", 3): 7, ("U", 0): 1}
-    write_ledger(root, ledger, _FILES)
-    assert read_ledger(root) == ledger
+    write_ledger(Opened(root), ledger, _FILES)
+    assert read_ledger(Opened(root)) == ledger
     assert (ledger.has(("q", 5)), ledger.has(("q", 4)), ledger.has(("q", 6)), ledger.has(("r", 0))) == (
         True,
         True,
@@ -161,7 +162,7 @@ def test_a_ledger_keeps_the_highest_number_of_each_key(root: str) -> None:
 def test_settings_come_back_and_are_checked(root: str) -> None:
     settings = StoreSettings("ü", 1 << 20, 1999, 100, 400)
     Path(root, ".rmqlog", "store.json").write_bytes(settings.to_json())
-    assert read_settings(root) == settings
+    assert read_settings(Opened(root)) == settings
     assert settings.queue_file_size == 2000
     assert "mappedFileSizeConsumeQueue=1999\n" in settings.broker_conf().decode()
     for wrong in (
@@ -174,20 +175,20 @@ def test_settings_come_back_and_are_checked(root: str) -> None:
 
 
 def test_readers_stop_at_the_base_only_while_abort_has_the_journals_id(root: str) -> None:
-    assert read_commit_state(root).base is None
-    write_ledger(root, Ledger(last=_ENTRY), _FILES)
-    assert committed_end(root) == 100
-    write_journal(root, _JOURNAL, _FILES)
-    assert read_commit_state(root).base is None  # nothing is written yet
-    write_abort_mark(root, "id1", _FILES)
-    state = read_commit_state(root)
+    assert read_commit_state(Opened(root)).base is None
+    write_ledger(Opened(root), Ledger(last=_ENTRY), _FILES)
+    assert committed_end(Opened(root)) == 100
+    write_journal(Opened(root), _JOURNAL, _FILES)
+    assert read_commit_state(Opened(root)).base is None  # nothing is written yet
+    write_abort_mark(Opened(root), "id1", _FILES)
+    state = read_commit_state(Opened(root))
     assert (state.base, state.is_own, state.journal) == (4096, True, "id1")
-    assert committed_end(root) == 4096
+    assert committed_end(Opened(root)) == 4096
     Path(root, "abort").write_bytes(b"4711")  # a broker has started
-    assert abort_mark(root) == ""
-    assert (read_commit_state(root).base, read_commit_state(root).is_own) == (None, False)
-    write_abort_mark(root, "id0", _FILES)  # what a commit without flush left, before this one's mark
-    assert (read_commit_state(root).base, read_commit_state(root).is_own) == (None, True)
+    assert abort_mark(Opened(root)) == ""
+    assert (read_commit_state(Opened(root)).base, read_commit_state(Opened(root)).is_own) == (None, False)
+    write_abort_mark(Opened(root), "id0", _FILES)  # what a commit without flush left, before this one's mark
+    assert (read_commit_state(Opened(root)).base, read_commit_state(Opened(root)).is_own) == (None, True)
 
 
 # ---- the index wound back ----------------------------------------------------------------------------------
@@ -244,9 +245,9 @@ def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, forks: ForkS
     """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40), key=("q", 0))
-    before = read_commit_state(str(root))
+    before = read_commit_state(Opened(str(root)))
     kill_at(forks, root, "kill", at, write, 40, 450)
-    assert read_commit_state(str(root)) != before
+    assert read_commit_state(Opened(str(root))) != before
     for name in ("/journal.json", "/abort"):
         copy = Path(shutil.copytree(root, tmp_path / name.strip("/")))
         pending = [f"{copy}/.rmqlog{name}", f"{copy}{name}"]
@@ -259,7 +260,7 @@ def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, forks: ForkS
                 recover(str(copy))
 
         sys.addaudithook(ends)
-        during = read_commit_state(str(copy))
+        during = read_commit_state(Opened(str(copy)))
         assert not pending
-        assert during == read_commit_state(str(copy))
+        assert during == read_commit_state(Opened(str(copy)))
         assert during.base is None

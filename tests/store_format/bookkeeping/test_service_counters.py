@@ -10,6 +10,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.ledger import ServiceCounters, read_counters, write_counters
 from store_format.files.write import FileWrites
+from store_format.opened.store import Opened
 
 
 def test_turns_add_up() -> None:
@@ -21,11 +22,11 @@ def test_turns_add_up() -> None:
 def test_the_view_shows_what_was_written(tmp_path: Path) -> None:
     root = str(tmp_path / "store")
     store = MessageStore.create(root, broker_name="broker-a")
-    assert read_counters(root) is None
+    assert read_counters(Opened(root)) is None
     assert store.view("services").num_rows == 0
     counters = {"timer": ServiceCounters(1, 2, 0, 5000, 7), "schedule": ServiceCounters(4, 9, 1, 6000, 80)}
-    write_counters(root, counters, FileWrites(sync=True))
-    assert read_counters(root) == counters
+    write_counters(Opened(root), counters, FileWrites(sync=True))
+    assert read_counters(Opened(root)) == counters
     rows = store.view("services").drop_columns(["lastTurn"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         ("broker-a", "schedule", 4, 9, 1, 80),
@@ -40,5 +41,5 @@ def test_a_file_that_cannot_be_read_is_empty(
     (tmp_path / ".rmqlog").mkdir()
     (tmp_path / ".rmqlog" / "services.json").write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        assert read_counters(str(tmp_path)) == {}
+        assert read_counters(Opened(str(tmp_path))) == {}
     assert "services.json cannot be read" in caplog.text

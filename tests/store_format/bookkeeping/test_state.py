@@ -14,6 +14,7 @@ from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreError
 from store_format.files.write import FileWrites
+from store_format.opened.store import Opened
 from tests.support.failing_writer import Failure, install
 from tests.support.staged import append, make_store, numbered, stage
 
@@ -28,13 +29,13 @@ _FIRST, _BATCH = 20, 30
 def test_abort_files_of_brokers(tmp_path: Path, abort: bytes | None, state: StoreState) -> None:
     if abort is not None:
         (tmp_path / "abort").write_bytes(abort)
-    assert store_state(str(tmp_path)) is state
+    assert store_state(Opened(str(tmp_path))) is state
 
 
 def test_the_mark_of_this_project_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / ".rmqlog").mkdir()
-    write_abort_mark(str(tmp_path), "id1", FileWrites(sync=False))
-    assert store_state(str(tmp_path)) is StoreState.CLEAN
+    write_abort_mark(Opened(str(tmp_path)), "id1", FileWrites(sync=False))
+    assert store_state(Opened(str(tmp_path))) is StoreState.CLEAN
 
 
 def _broken_off(before: Path, root: Path, at: int) -> bool:
@@ -52,7 +53,7 @@ def _broken_off(before: Path, root: Path, at: int) -> bool:
     finally:
         for name, original in originals.items():
             setattr(os, name, original)
-    return read_commit_state(str(root)).base is not None
+    return read_commit_state(Opened(str(root))).base is not None
 
 
 @pytest.mark.process
@@ -67,7 +68,7 @@ def test_a_commit_that_was_broken_off_is_no_crash_for_anybody(tmp_path: Path) ->
             continue
         broken += 1
         store = MessageStore.open(str(root))
-        assert store.state is store_state(str(root)) is StoreState.CLEAN
+        assert store.state is store_state(Opened(str(root))) is StoreState.CLEAN
         assert sum(queue.max_offset - queue.min_offset for queue in store.queues()) == _FIRST
         found = store.diagnose()
         assert [problem.file for problem in found.of("damage", "warning")] == [

@@ -19,6 +19,7 @@ from store_format.commit.prepare_store import open_store
 from store_format.commit.staging import StagingWriter
 from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files.write import FileWrites
+from store_format.opened.store import Opened
 from tests.support.staged import make_store, messages_of, numbered, stage
 
 
@@ -41,7 +42,7 @@ def _begin(root: Path, staged: StagedFile) -> None:
     files, options = FileWrites(sync=False), CommitOptions()
     opened = open_store(str(root), options, files)
     journal = plan(opened, (staged,), key=None, store_timestamps=None)
-    write_journal(str(root), journal, files)
+    write_journal(Opened(str(root)), journal, files)
 
 
 def test_what_is_old_or_finished_is_collected_unless_a_journal_names_it(root: Path) -> None:
@@ -71,7 +72,7 @@ def test_what_a_journal_names_is_not_discarded(root: Path) -> None:
 
 
 def test_files_of_attempts_that_died_go_with_their_write(root: Path) -> None:
-    StagingWriter(str(root), "w", sync=False)  # never closed
+    StagingWriter(Opened(str(root)), "w", sync=False)  # never closed
     stage(root, numbered("T", 0, 3), write="w")
     assert discard(str(root), ["w"])
     assert _staging(root) == []
@@ -110,7 +111,7 @@ def test_a_link_among_the_staging_is_not_followed(root: Path, tmp_path: Path) ->
 def test_a_task_that_fails_takes_its_directory_along_and_one_that_begins_meanwhile_makes_it_anew(
     root: Path,
 ) -> None:
-    first, second = (StagingWriter(str(root), "w", sync=False) for _ in range(2))
+    first, second = (StagingWriter(Opened(str(root)), "w", sync=False) for _ in range(2))
     first.discard()
     assert _staging(root) == ["w"]
     second.discard()

@@ -38,6 +38,7 @@ from store_format.files.lock import StoreLock, foreign_holder, lock_holder
 from store_format.files.read import FileCache
 from store_format.message.encode import MessageColumns
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.staged import append, make_store, messages_of, numbered, stage
 from tests.support.writes import held
@@ -165,11 +166,11 @@ def test_a_commit_without_flush_leaves_abort_with_our_mark_until_a_flush(root: P
     checkpoint = read_checkpoint(str(root / "checkpoint"))
     assert checkpoint is not None
     assert checkpoint.physic_msg_timestamp == 0  # nothing is known to be flushed
-    assert abort_mark(str(root))
+    assert abort_mark(Opened(str(root)))
     assert MessageStore.open(str(root)).state == "clean"
     assert _bodies(root) == _expected(10)
     flush(str(root))
-    assert abort_mark(str(root)) is None
+    assert abort_mark(Opened(str(root))) is None
     checkpoint = read_checkpoint(str(root / "checkpoint"))
     assert checkpoint is not None
     last = messages_of(root)[-1].physical_offset
@@ -198,7 +199,7 @@ def test_new_topics_are_added_as_a_broker_does(root: Path) -> None:
     append(root, numbered("T", 0, 3), options=CommitOptions(new_topics=topics, clock=lambda: 5))
     for now in (6, 7):
         append(root, numbered("U", 0, 9, queues=6), options=CommitOptions(clock=lambda now=now: now))  # type: ignore[misc]
-    found = read_topics(str(root))
+    found = read_topics(Opened(str(root)))
     assert found is not None
     nums = {name: (each.read_queue_nums, each.write_queue_nums) for name, each in found.items()}
     assert {name: nums[name] for name in ("T", "Later", "U")} == {"T": (8, 8), "Later": (5, 5), "U": (6, 6)}
@@ -213,7 +214,7 @@ def test_topics_json_lost_in_a_crash_comes_back_from_its_backup(root: Path) -> N
     append(root, numbered("U", 0, 3))
     (root / "config" / "topics.json").write_bytes(b"")  # between the rename and the write
     append(root, numbered("V", 0, 3))
-    assert {"T", "V"} <= set(read_topics(str(root)) or ())
+    assert {"T", "V"} <= set(read_topics(Opened(str(root))) or ())
     assert (root / "config" / "topics.json.bak").stat().st_size > 0
 
 
@@ -303,7 +304,7 @@ def test_a_staged_file_travels_and_a_damaged_one_is_refused(root: Path) -> None:
     staged = stage(root, numbered("T", 0, 50))
     assert pickle.loads(pickle.dumps(staged)) == staged
     assert StagedFile.from_json(json.loads(json.dumps(staged.as_json()))) == staged
-    path = Path(staged.records_path(str(root)))
+    path = Path(staged.records_path(Opened(str(root))))
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
@@ -324,10 +325,10 @@ def test_a_staged_file_travels_and_a_damaged_one_is_refused(root: Path) -> None:
 @pytest.mark.parametrize("skip", [0, 1, 33, 34, 99, 100])
 def test_staged_units_come_in_runs_of_bounded_size(root: Path, skip: int) -> None:
     staged = stage(root, numbered("T", 0, 100), part=33)
-    runs = list(read_staged(str(root), staged, chunk_size=1000, units_max=8, skip=skip))
+    runs = list(read_staged(Opened(str(root)), staged, chunk_size=1000, units_max=8, skip=skip))
     sizes = np.concatenate([run.sizes for run in runs]) if runs else np.empty(0, np.int32)
     whole = np.concatenate(
-        [run.sizes for run in read_staged(str(root), staged, chunk_size=1 << 30, units_max=1 << 30)]
+        [run.sizes for run in read_staged(Opened(str(root)), staged, chunk_size=1 << 30, units_max=1 << 30)]
     )
     assert sizes.tolist() == whole[skip:].tolist()
     assert all(len(run) <= 8 and int(run.sizes.sum()) <= 1000 for run in runs)
@@ -494,7 +495,7 @@ def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(
 def test_a_batch_of_the_right_end_and_the_wrong_number_of_messages_was_overwritten(root: Path) -> None:
     append(root, numbered("T", 0, 20), key=("q", 0))
     log = CommitLog.open([str(root / "commitlog")], FileCache())
-    entry = read_ledger(str(root)).keys["q"]
+    entry = read_ledger(Opened(str(root))).keys["q"]
     assert entry.units == 20
     assert replace(entry, suspect=True).damage(log) is None
     wrong = replace(entry, units=21)

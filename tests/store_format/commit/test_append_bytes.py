@@ -14,6 +14,7 @@ import pytest
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.staged import make_store, messages_of, settings_from, stage
 
@@ -47,7 +48,9 @@ def test_a_store_of_the_same_messages_has_the_same_bytes(
     messages = messages_of(theirs)
     ours = make_store(tmp_path / "store", settings_from(goldens.config(name)))
     bounds = np.linspace(0, len(messages), commits + 1).astype(int).tolist()
-    topics = {topic: config.write_queue_nums for topic, config in (read_topics(str(theirs)) or {}).items()}
+    topics = {
+        topic: config.write_queue_nums for topic, config in (read_topics(Opened(str(theirs))) or {}).items()
+    }
     options = CommitOptions(sync=False, new_topics=topics)
     for number, (start, stop) in enumerate(pairwise(bounds)):
         part = messages[start:stop]

@@ -20,6 +20,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import is_sync
 from store_format.errors import StoreError
 from store_format.metadata.read import BrokerConf, read_checkpoint
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.failing_writer import Failure, cut_small, install, write
 from tests.support.fork_server import ForkServer
@@ -397,6 +398,6 @@ def test_services_flush_as_the_commit_that_was_broken_off(
     root = make_store(tmp_path / "s")
     append(root, numbered("T", 0, 3))
     kill_at(forks, root, "kill", at, write, 3, 3, 1, mode)
-    assert read_journal(str(root)) is not None
-    assert abort_mark(str(root))
-    assert is_sync(str(root), BrokerConf()) == (mode == "sync")
+    assert read_journal(Opened(str(root))) is not None
+    assert abort_mark(Opened(str(root)))
+    assert is_sync(Opened(str(root)), BrokerConf()) == (mode == "sync")

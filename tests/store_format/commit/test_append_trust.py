@@ -26,6 +26,7 @@ from store_format.errors import (
 )
 from store_format.files.paths import offset_file_name
 from store_format.message.encode import MessageColumns
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.staged import append, make_store, messages_of, numbered, stage
 
@@ -258,7 +259,7 @@ def test_a_commit_looks_at_the_last_batch_and_further_back_only_where_that_was_c
         return damage(entry, log)
 
     monkeypatch.setattr(LedgerEntry, "damage", counted)
-    ledger, log = read_ledger(str(root)), MessageStore.open(str(root)).log
+    ledger, log = read_ledger(Opened(str(root))), MessageStore.open(str(root)).log
     assert (ledger.new_reports(log), len(looked)) == ([], 1)
     cut = ledger.keys["run-4"]
     with (root / "commitlog" / offset_file_name(0)).open("r+b") as file:

@@ -10,6 +10,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.publication import index_end, lower_index_mark
 from store_format.index.file import list_index_files
 from store_format.metadata.read import Checkpoint, read_checkpoint
+from store_format.opened.store import Opened
 from tests.support.staged import append, make_store, numbered
 
 
@@ -24,27 +25,27 @@ def test_the_mark_is_taken_back_to_the_last_full_file(tmp_path: Path) -> None:
     for number in range(11):  # several fill an index file
         options = CommitOptions(clock=lambda number=number: 1_700_000_300_000 + 1000 * number)  # type: ignore[misc]
         append(root, numbered("T", 20 * number, 20), key=("q", number), options=options)
-    settings = read_settings(str(root))
+    settings = read_settings(Opened(str(root)))
     assert settings is not None
     geometry = settings.geometry
     assert len(list_index_files(str(root / "index"))) > 1
     raised = _checkpoint(root)
-    full = index_end(str(root), geometry, last=2)
+    full = index_end(Opened(str(root)), geometry, last=2)
     assert full is not None
-    assert raised.index_msg_timestamp == index_end(str(root), geometry)
+    assert raised.index_msg_timestamp == index_end(Opened(str(root)), geometry)
     assert full < raised.index_msg_timestamp
-    lower_index_mark(str(root), geometry)
+    lower_index_mark(Opened(str(root)), geometry)
     assert _checkpoint(root) == replace(raised, index_msg_timestamp=full)
     written = (root / "checkpoint").stat().st_mtime_ns
-    lower_index_mark(str(root), geometry)
+    lower_index_mark(Opened(str(root)), geometry)
     assert (root / "checkpoint").stat().st_mtime_ns == written  # nothing to take back
 
 
 def test_with_one_file_nothing_is_safe(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 5), key=("q", 0))
-    settings = read_settings(str(root))
+    settings = read_settings(Opened(str(root)))
     assert settings is not None
     assert _checkpoint(root).index_msg_timestamp > 0
-    lower_index_mark(str(root), settings.geometry)
+    lower_index_mark(Opened(str(root)), settings.geometry)
     assert _checkpoint(root).index_msg_timestamp == 0

@@ -14,6 +14,7 @@ from store_format.commit.options import CommitOptions
 from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from tests.store_format.commit.test_missing_stores import break_off
 from tests.support.failing_writer import staged_members, write_cluster
 from tests.support.fork_server import ForkServer
@@ -71,7 +72,7 @@ def test_new_topics_are_made_in_every_member_also_where_no_message_goes(cluster:
     }
     commit_cluster(members, options=replace(_OPTIONS, new_topics={"New": 8}))
     for name in _NAMES:
-        topics = read_topics(str(cluster / name))
+        topics = read_topics(Opened(str(cluster / name)))
         assert topics is not None
         assert topics["New"].write_queue_nums == 8
 
@@ -96,7 +97,7 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
     root, late = str(cluster / told), next(str(cluster / name) for name in _NAMES if name != told)
     for number in range(3):
         append(cluster / told, numbered("Later", 10 * number, 10), key=("later", number), options=_OPTIONS)
-    assert list(read_ledger(root).begun) == ["j1"]
+    assert list(read_ledger(Opened(root)).begun) == ["j1"]
     for asked in (root, late):
         results = commit_cluster({asked: []}, key=("q", 1), watched=[root, late], options=_OPTIONS)
         assert not results[asked].committed
@@ -108,7 +109,7 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
     # The next commit that is broken off forgets what all know by now.
     break_off(cluster, told=(told,), names=_NAMES, journal_id="j2")
     recover(root, options=_OPTIONS)
-    assert list(read_ledger(root).begun) == ["j2"]
+    assert list(read_ledger(Opened(root)).begun) == ["j2"]
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from store_format.commitlog.write import LogFiles
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer
@@ -93,7 +94,7 @@ def test_a_topic_of_a_commit_is_lost_with_an_older_topics_json(root: Path, befor
     assert any("none for 5 messages" in each and "from before this commit" in each for each in problems)
     assert _count(root) == _FIRST + _OLD + _NEW  # read by a scan
     append(root, numbered("T", 900, 1))  # any write completes it
-    topics = read_topics(str(root))
+    topics = read_topics(Opened(str(root)))
     assert topics is not None
     assert topics["U"].read_queue_nums == 4
     assert [str(each) for each in MessageStore.open(str(root)).diagnose()] == []
@@ -192,7 +193,7 @@ def test_a_write_to_new_queues_reads_no_log_that_only_commits_have_written(befor
     append(before, [m for topic in topics for m in numbered(topic, 0, 1)])
     append(before, [m for topic in topics for m in numbered(topic, 1, 1)])  # another queue of each topic
     assert not (before / ".rmqlog/queues.json").exists()  # the note of a scan
-    assert read_ledger(str(before)).ends_from == 0
+    assert read_ledger(Opened(str(before))).ends_from == 0
     shutil.rmtree(before / "consumequeue/Topic-0/1")
     append(before, [*numbered("Topic-0", 1, 1), *(m for topic in topics for m in numbered(topic, 2, 1))])
     assert (before / ".rmqlog/queues.json").exists()

@@ -14,6 +14,7 @@ from store_format.bookkeeping.journal import Abort, Writing, read_journal, state
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer
@@ -87,7 +88,7 @@ def _check_whole(root: Path, expected: set[str]) -> None:
     assert sorted(m.body.decode().rstrip(".") for m in messages) == sorted(expected)
     files = [path.read_bytes() for path in sorted((root / "index").iterdir())]
     assert files == build_index_files(tuple(messages), 50, 200)
-    topics = read_topics(str(root))
+    topics = read_topics(Opened(str(root)))
     assert topics is not None
     assert topics["U"].read_queue_nums == 4
     diagnosis = MessageStore.open(str(root)).diagnose()
@@ -103,11 +104,11 @@ def test_a_batch_without_abort_is_completed(
     states, checked = States(), 0
     every = 1 if whole else _EVERY
     for _, killed in killed_stores(forks, before, tmp_path, "kill", write_both, every=every):
-        journal = read_journal(str(killed))
+        journal = read_journal(Opened(str(killed)))
         if journal is None or not states.is_new(killed):
             continue
         for name, root in _variants(killed, before, tmp_path, 4 if whole else 1):
-            state = state_of(str(root), journal)
+            state = state_of(Opened(str(root)), journal)
             assert state.abort is Abort.NONE
             if state.writing is Writing.CONCLUDE:
                 continue

@@ -12,6 +12,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.create_store import create_store, is_store, make_root, remove_place, remove_store
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files.lock import StoreLock
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.staged import append, messages_of, numbered, stage
 
@@ -108,7 +109,7 @@ def test_a_place_is_left_as_it_was(tmp_path: Path) -> None:
             pass
         remove_place(str(root), was_missing=was_missing)
         assert (root / ".rmqlog" / "staging" / "w").exists()  # somebody's
-        for path in (staged.records_path(str(root)), staged.meta_path(str(root))):
+        for path in (staged.records_path(Opened(str(root))), staged.meta_path(Opened(str(root)))):
             Path(path).unlink()
         (root / ".rmqlog" / "staging" / "w").rmdir()
         remove_place(str(root), was_missing=was_missing)

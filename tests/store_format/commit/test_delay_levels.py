@@ -18,6 +18,7 @@ from store_format.message.one import head_offset
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
+from store_format.opened.store import Opened
 from store_format.survey.right_entries import shown_delays
 from tests.support.staged import columns_of, make_store
 from tests.support.waiting import BEGIN_MS, append, delayed
@@ -112,7 +113,7 @@ def test_entries_show_the_levels(foreign: Path, tmp_path: Path, lost: range, int
     units = path.read_bytes()
     path.write_bytes(units[: 20 * lost[0]] + bytes(20 * len(lost)) + units[20 * (lost[-1] + 1) :])
     target = tmp_path / "copy" if into else foreign
-    assert shown_delays(str(foreign), MessageStore.open(str(foreign)).log)[2] == _SECOND_LEVEL_MS
+    assert shown_delays(Opened(str(foreign)), MessageStore.open(str(foreign)).log)[2] == _SECOND_LEVEL_MS
     plan_recovery(str(foreign), into=str(target) if into else None).apply()
     assert _times(target) == wanted
 
@@ -172,7 +173,7 @@ def test_a_recovery_that_cuts_a_level_lowers_its_next_offset(
 ) -> None:
     """A service that goes on from offset 5 would never deliver the next four messages of the level."""
     append(store, delayed("T", 2, 2, 4))
-    write_delay_offsets(str(store), {2: 5, 20: 1}, timestamp=BEGIN_MS, files=FileWrites(sync=False))
+    write_delay_offsets(Opened(str(store)), {2: 5, 20: 1}, timestamp=BEGIN_MS, files=FileWrites(sync=False))
     (store / ".rmqlog" / "ledger.json").unlink()
     if crashed:
         (store / "abort").touch()
@@ -184,9 +185,9 @@ def test_a_recovery_that_cuts_a_level_lowers_its_next_offset(
     plan = plan_recovery(str(store), cut_after_damage=True, into=str(target) if into else None)
     lowered = [row for row in plan.table().to_pylist() if row["action"] == "lower"]
     assert [(row["queueId"], row["position"], row["entries"]) for row in lowered] == [(1, 1, 4)]
-    assert read_delay_offsets(str(store)) == {2: 5, 20: 1}
+    assert read_delay_offsets(Opened(str(store))) == {2: 5, 20: 1}
     plan.apply()
-    assert read_delay_offsets(str(target)) == {2: 1, 20: 1}
+    assert read_delay_offsets(Opened(str(target))) == {2: 1, 20: 1}
     assert [row for row in plan_recovery(str(target)).table().to_pylist() if row["action"] == "lower"] == []
 
 

@@ -15,6 +15,7 @@ from store_format.commit.unsupported import full_disk, refuse_full_disk
 from store_format.errors import StoreWriteError
 from store_format.files.read import disk_space
 from store_format.metadata.read import BrokerConf
+from store_format.opened.store import Opened
 from tests.support.staged import columns_of, make_store, numbered
 
 _Unchanged = Callable[[Path], AbstractContextManager[None]]
@@ -48,15 +49,15 @@ def test_the_limit_is_the_brokers(root: Path, given: dict[str, str], limit: int)
     used = disk_space(str(root)).used_percent
     if used > limit:
         with pytest.raises(StoreWriteError, match=f"above the limit of {limit} %"):
-            refuse_full_disk(str(root), None, conf)
+            refuse_full_disk(Opened(str(root)), None, conf)
     else:
-        refuse_full_disk(str(root), None, conf)
-    assert (full_disk(str(root), (), limit) is None) is (used <= limit)
+        refuse_full_disk(Opened(str(root)), None, conf)
+    assert (full_disk(Opened(str(root)), (), limit) is None) is (used <= limit)
 
 
 def test_the_emptiest_disk_of_the_commitlog_counts(root: Path) -> None:
     """Nothing of the file system /proc is used."""
-    reason = full_disk("/proc/store", (str(root),), 0)
+    reason = full_disk(Opened("/proc/store"), (str(root),), 0)
     assert reason is not None
     assert reason.endswith("% full, above the limit of 0 % for writes")
-    assert full_disk("/proc/store", (str(root), "/proc/store/commitlog"), 0) is None
+    assert full_disk(Opened("/proc/store"), (str(root), "/proc/store/commitlog"), 0) is None

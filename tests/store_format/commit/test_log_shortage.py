@@ -21,6 +21,7 @@ from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.read import read_checkpoint
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.fork_server import ForkServer
@@ -90,7 +91,7 @@ def test_queues_that_are_newer_than_log_and_ledger_show_what_is_lost(
     assert append(root, numbered("U", 20, 2, queues=1)).queues == {("U", 0): (8, 10)}
     assert "first at U-0 offset 3" in caplog.text
     assert "entries: 5, queues: 1" in caplog.text
-    assert read_given_up(str(root)).messages == (("U", 0, 3, 8),)
+    assert read_given_up(Opened(str(root))).messages == (("U", 0, 3, 8),)
     assert [offset for offset, _ in _bodies(root)["U", 0]] == [0, 1, 2, 8, 9]
     assert _problems(root) == []
 
@@ -148,7 +149,7 @@ def test_messages_of_a_broker_behind_lost_pages_are_not_overwritten(tmp_path: Pa
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 20 * 20_000, 50, 20_000))
     append(root, numbered("T", 0, 12))
     ledger = root / ".rmqlog" / "ledger.json"
-    ours, stop = ledger.read_bytes(), read_ledger(str(root)).last
+    ours, stop = ledger.read_bytes(), read_ledger(Opened(str(root))).last
     assert stop is not None
     append(root, numbered("T", 12, 4000, body_size=60))  # as a broker
     ledger.write_bytes(ours)
@@ -206,7 +207,7 @@ def test_a_copy_that_ends_within_a_file_is_refused_by_its_checkpoint(root: Path)
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     assert checkpoint is not None
     save_checkpoint(
-        str(root),
+        Opened(str(root)),
         replace(checkpoint, physic_msg_timestamp=checkpoint.physic_msg_timestamp + 1),
         FileWrites(sync=False),
     )

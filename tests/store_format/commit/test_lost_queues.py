@@ -22,6 +22,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError, StoreNotFoundError
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_checkpoint
+from store_format.opened.store import Opened
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.store import MessageStore
 from store_format.survey.fates import Unfiled
@@ -78,7 +79,7 @@ def _say_flushed(root: Path, rows: Rows) -> None:
     flushed = replace(
         checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp
     )
-    save_checkpoint(str(root), flushed, FileWrites(sync=False))
+    save_checkpoint(Opened(str(root)), flushed, FileWrites(sync=False))
 
 
 @pytest.fixture
@@ -497,9 +498,9 @@ def test_a_first_commit_that_was_broken_off_is_completed(tmp_path: Path) -> None
     files = FileWrites(sync=True)
     opened = open_store(str(root), _options(), files)
     journal = plan(opened, (staged,), key=("q", 0), store_timestamps=None)
-    publication = Publication(str(root), journal, opened.log, files)
-    write_journal(str(root), journal, files)
-    write_abort_mark(str(root), journal.id, files)
+    publication = Publication(Opened(str(root)), journal, opened.log, files)
+    write_journal(Opened(str(root)), journal, files)
+    write_abort_mark(Opened(str(root)), journal.id, files)
     publication.append_log()
     publication.write_queues()
     shutil.rmtree(root / "commitlog")

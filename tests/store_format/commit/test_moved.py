@@ -21,6 +21,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
 from store_format.diagnose import diagnose
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
@@ -157,9 +158,13 @@ def test_killed_at_each_change_and_the_start_of_the_commit_deleted(
     for at, place in killed_stores(forks, before, tmp_path, "kill", write, "store", every=every):
         if not states.is_new(place):
             continue
-        store, journal = place / "store", read_journal(str(place / "store"))
+        store, journal = place / "store", read_journal(Opened(str(place / "store")))
         files = sorted((store / "commitlog").iterdir())
-        if journal is None or int(files[-1].name) <= journal.base or is_concluded(str(store), journal):
+        if (
+            journal is None
+            or int(files[-1].name) <= journal.base
+            or is_concluded(Opened(str(store)), journal)
+        ):
             continue
         if not any(files[-1].read_bytes()):
             continue  # an empty log looks like one that is not mounted

@@ -23,6 +23,7 @@ from store_format.files.lock import StoreLock
 from store_format.files.read import FileCache
 from store_format.index.file import open_index_files
 from store_format.message.encode import MessageColumns
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from store_format.survey.scan import LogScan, scan_log
 from tests.store_format.read.test_readable_end import overwrite
@@ -47,7 +48,7 @@ def _options(name: str) -> RecoverOptions:
 
 
 def _plan(name: str, root: Path, **changes: object) -> RecoverPlan:
-    return RecoverPlan(str(root), replace(_options(name), **changes), "broker")  # type: ignore[arg-type] # fields
+    return RecoverPlan(Opened(str(root)), replace(_options(name), **changes), "broker")  # type: ignore[arg-type] # fields
 
 
 def _queues(root: Path) -> dict[str, bytes]:
@@ -278,9 +279,9 @@ def test_a_copy_takes_the_ledger_of_the_last_flush(tmp_path: Path) -> None:
     world = new_world(tmp_path)
     world.append(numbered("T", 800, 10, queues=1), sync=False)
     (world.root / ".rmqlog/ledger.json").write_bytes(b"")
-    before = read_ledger(str(world.root))
+    before = read_ledger(Opened(str(world.root)))
     recover(str(world.root), into=str(tmp_path / "new")).apply()
-    assert read_ledger(str(tmp_path / "new")).last == before.last
+    assert read_ledger(Opened(str(tmp_path / "new"))).last == before.last
     assert _rows(tmp_path / "new") == _rows(world.root)
 
 
@@ -299,7 +300,7 @@ def test_messages_that_only_their_neighbours_show_are_given_up(tmp_path: Path, l
     root = str(world.root)
     assert diagnose(root).summary.lost_entries == len(lost)
     recover(root).apply()
-    assert read_given_up(root).messages == (unnamed,)
+    assert read_given_up(Opened(root)).messages == (unnamed,)
     assert diagnose(root).summary.lost_entries == len(lost) - (unnamed[3] - unnamed[2])
 
 

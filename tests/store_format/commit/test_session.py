@@ -12,6 +12,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.errors import IllegalMessageError, StoreInUseError
 from store_format.message.encode import MessageColumns
+from store_format.opened.store import Opened
 from tests.support.staged import append, columns_of, make_store, numbered, update_topic
 
 
@@ -43,7 +44,7 @@ def test_a_turn_is_always_carried_out(tmp_path: Path) -> None:
         session.append(_columns(0, 4), turn=ServiceTurn("schedule/1", 10, 6))
         session.append(_columns(4, 4), turn=ServiceTurn("schedule/1", 3, 0))
     assert _bodies(root) == 8
-    entry = read_ledger(str(root)).keys["rmqlog/schedule/1"]
+    entry = read_ledger(Opened(str(root))).keys["rmqlog/schedule/1"]
     assert (entry.number, entry.began, entry.kept, entry.units) == (3, 0, True, 4)
 
 

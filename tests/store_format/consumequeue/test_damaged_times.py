@@ -18,6 +18,7 @@ from store_format.commit.publication import save_checkpoint
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
+from store_format.opened.store import Opened
 from tests.support.referee.world import overwrite
 from tests.support.staged import columns_of, make_store, messages_of, numbered
 
@@ -74,7 +75,7 @@ def test_no_readable_message_is_left_out(store: Damaged, state: str, stretch: in
     abort = store.root / "abort"
     if state == "crashed":
         abort.touch()
-        save_checkpoint(str(store.root), Checkpoint(), FileWrites(sync=False))
+        save_checkpoint(Opened(str(store.root)), Checkpoint(), FileWrites(sync=False))
     try:
         for first in range(1, _COUNT, 6):
             bad = set(range(first, min(first + stretch, _COUNT)))

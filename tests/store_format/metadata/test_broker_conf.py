@@ -19,6 +19,7 @@ from store_format.metadata.read import (
     read_broker_conf,
 )
 from store_format.names import DELAY_LEVELS_MS
+from store_format.opened.store import Opened
 from tests.support import goldens
 
 
@@ -134,17 +135,17 @@ def test_a_given_file_goes_before_the_stores_own(tmp_path: Path) -> None:
     given = tmp_path / "given.conf"
     given.write_text("fileReservedTime=5\n")
     root = str(tmp_path)
-    assert broker_conf_of(root) == BrokerConf()
+    assert broker_conf_of(Opened(root)) == BrokerConf()
     own.parent.mkdir()
     own.write_text("brokerName=b\nfileReservedTime=6\n")
-    assert broker_conf_of(root).file_reserved_hours == 6
-    assert broker_conf_of(root, str(given)).file_reserved_hours == 5
-    assert broker_conf_of(root, BrokerConf(file_reserved_hours=7)).file_reserved_hours == 7
+    assert broker_conf_of(Opened(root)).file_reserved_hours == 6
+    assert broker_conf_of(Opened(root), str(given)).file_reserved_hours == 5
+    assert broker_conf_of(Opened(root), BrokerConf(file_reserved_hours=7)).file_reserved_hours == 7
 
 
 def test_a_missing_file_is_an_error_only_if_somebody_named_it(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match=r"none\.conf: expected the broker\.conf"):
-        broker_conf_of(str(tmp_path), str(tmp_path / "none.conf"))
+        broker_conf_of(Opened(str(tmp_path)), str(tmp_path / "none.conf"))
 
 
 def test_the_settings_of_a_real_broker(tmp_path: Path) -> None:

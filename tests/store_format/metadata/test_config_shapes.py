@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from store_format.metadata.read import DECODERS, config_path, read_config
+from store_format.opened.store import Opened
 from tests.support.config_shapes import FILES, answers, backup, shapes, table_of
 
 ANSWERS = answers()
@@ -26,7 +27,7 @@ def test_every_shape_is_read_as_by_a_broker(tmp_path: Path, name: str) -> None:
 
 def _read(path: Path, data: bytes) -> Any:
     path.write_bytes(data)
-    found = read_config(config_path(str(path.parents[1]), path.name), DECODERS[path.name])
+    found = read_config(config_path(Opened(str(path.parents[1])), path.name), DECODERS[path.name])
     if path.name in ("consumerOffset.json", "lmqConsumerOffset.json"):
         assert found is not None
         found = getattr(found, "offsets" if path.name == "consumerOffset.json" else "lmq_offsets")

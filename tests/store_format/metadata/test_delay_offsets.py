@@ -11,12 +11,13 @@ from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import merge_delay_offsets, write_delay_offsets
 from store_format.metadata.read import read_delay_offsets
+from store_format.opened.store import Opened
 
 _NOW_MS = 1_795_244_100_000
 
 
 def _write(root: Path, offsets: dict[int, int]) -> bool:
-    return write_delay_offsets(str(root), offsets, timestamp=_NOW_MS, files=FileWrites(sync=False))
+    return write_delay_offsets(Opened(str(root)), offsets, timestamp=_NOW_MS, files=FileWrites(sync=False))
 
 
 def test_the_file_of_a_5_5_broker_keeps_its_form(golden: Callable[[str], Path]) -> None:
@@ -59,7 +60,7 @@ def test_the_file_before_becomes_the_bak(tmp_path: Path) -> None:
 
     path.write_bytes(path.read_bytes()[:-9])  # a crash of a broker
     assert _write(tmp_path, {2: 9})
-    assert read_delay_offsets(str(tmp_path)) == {1: 1, 2: 9}
+    assert read_delay_offsets(Opened(str(tmp_path))) == {1: 1, 2: 9}
     assert b"1:1" in (tmp_path / "config" / "delayOffset.json.bak").read_bytes()
 
 

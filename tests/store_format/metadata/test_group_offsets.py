@@ -12,6 +12,7 @@ import pytest
 
 from store_format.errors import CorruptStoreError
 from store_format.metadata.group_offsets import known_groups, read_committed, read_group_offsets
+from store_format.opened.store import Opened
 
 PLAIN, LIGHT = "consumerOffset.json", "lmqConsumerOffset.json"
 
@@ -24,7 +25,7 @@ def _put(root: Path, name: str, timestamp: int | None, tables: str) -> None:
 
 def _read(root: Path) -> dict[tuple[str, str], dict[int, int]]:
     """What `read_committed` says, after checking that `read_group_offsets` says the same of each group."""
-    found = read_committed(str(root)).offsets
+    found = read_committed(Opened(str(root))).offsets
     for group in ("g", "old", "%LMQ%g"):
         of_group = {
             (topic, queue_id): offset
@@ -32,7 +33,7 @@ def _read(root: Path) -> dict[tuple[str, str], dict[int, int]]:
             if owner == group
             for queue_id, offset in table.items()
         }
-        assert read_group_offsets(str(root), group) == of_group
+        assert read_group_offsets(Opened(str(root)), group) == of_group
     return found
 
 
@@ -44,8 +45,8 @@ def test_the_entries_of_the_two_files_are_not_mixed(tmp_path: Path) -> None:
     _put(tmp_path, PLAIN, 5, OLD_PLAIN + ',"pullOffsetTable":{"T@old":{0:9}}')
     _put(tmp_path, LIGHT, 6, NEW_LIGHT)
     assert _read(tmp_path) == {("g", "T"): {0: 2}, ("%LMQ%g", "%LMQ%t"): {0: 8}}
-    assert read_committed(str(tmp_path)).pulled == {("g", "T"): {0: 4}}
-    assert known_groups(str(tmp_path)) == {"g", "%LMQ%g"}
+    assert read_committed(Opened(str(tmp_path))).pulled == {("g", "T"): {0: 4}}
+    assert known_groups(Opened(str(tmp_path))) == {"g", "%LMQ%g"}
     _put(tmp_path, PLAIN, 7, OLD_PLAIN)  # enableLmq was switched off again
     assert _read(tmp_path) == {("g", "T"): {0: 1, 1: 7}, ("old", "T"): {0: 3}}
 
@@ -64,9 +65,9 @@ def test_a_file_that_cannot_be_decoded(tmp_path: Path) -> None:
     """A look takes it as missing, as a broker does; offsets that a commit needs are an error."""
     _put(tmp_path, PLAIN, 5, OLD_PLAIN)
     (tmp_path / "config" / LIGHT).write_text('{"offsetTable":{')
-    assert read_committed(str(tmp_path)).offsets == {("g", "T"): {0: 1, 1: 7}, ("old", "T"): {0: 3}}
+    assert read_committed(Opened(str(tmp_path))).offsets == {("g", "T"): {0: 1, 1: 7}, ("old", "T"): {0: 3}}
     with pytest.raises(CorruptStoreError, match=LIGHT):
-        read_group_offsets(str(tmp_path), "g")
+        read_group_offsets(Opened(str(tmp_path)), "g")
 
 
 def test_no_file_at_all(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from store_format.errors import CorruptStoreError, StorePermissionError
 from store_format.files.paths import YOUNG_NS, is_settled
 from store_format.files.read import stat_identity
 from store_format.metadata.read import KnownTopic, known_topics
+from store_format.opened.store import Opened
 from store_format.read.store_root import compacted_topics
 from tests.support.permissions import as_nobody, open_directory
 
@@ -43,7 +44,7 @@ def _make_old(path: Path, *, by_ns: int = _HOUR_NS) -> None:
 
 
 def _queues_of(path: Path) -> int | None:
-    known = known_topics(str(path.parents[1]))
+    known = known_topics(Opened(str(path.parents[1])))
     return None if known is None else len(known["T"].queue_ids)
 
 
@@ -56,21 +57,21 @@ def test_what_is_known_of_a_topic(path: Path) -> None:
         )
     )
     root = str(path.parents[1])
-    assert known_topics(root) == {
+    assert known_topics(Opened(root)) == {
         "A": KnownTopic(range(5), range(2), False),
         "B": KnownTopic(range(4), range(0), False),
         "C": KnownTopic(range(16), range(16), True),
     }
-    assert compacted_topics(root) == ["C"]
+    assert compacted_topics(Opened(root)) == ["C"]
 
 
 def test_an_unchanged_file_gives_the_same_topics_and_nobody_can_change_them(path: Path) -> None:
     path.write_text(_number(4))
     _make_old(path)
     root = str(path.parents[1])
-    known = known_topics(root)
+    known = known_topics(Opened(root))
     assert known is not None
-    assert known_topics(root) is known
+    assert known_topics(Opened(root)) is known
     with pytest.raises(TypeError):
         operator.setitem(known, "U", known["T"])
     with pytest.raises(AttributeError):
@@ -120,7 +121,7 @@ def test_a_file_settles_after_50_ms() -> None:
 def test_the_bak_counts_while_the_file_is_missing_or_damaged(path: Path) -> None:
     backup = path.with_name("topics.json.bak")
     root = str(path.parents[1])
-    assert known_topics(root) is None
+    assert known_topics(Opened(root)) is None
     backup.write_text(_number(1))
     _make_old(backup)
     assert _queues_of(path) == 1
@@ -135,7 +136,7 @@ def test_the_bak_counts_while_the_file_is_missing_or_damaged(path: Path) -> None
     path.unlink()
     assert _queues_of(path) == 2
     backup.unlink()
-    assert known_topics(root) is None
+    assert known_topics(Opened(root)) is None
 
 
 def test_what_may_not_be_read_any_more_is_an_error(path: Path) -> None:

@@ -40,6 +40,7 @@ from store_format.metadata.values import (
     TopicConfig,
     split_offset_key,
 )
+from store_format.opened.store import Opened
 from tests.support import goldens
 
 
@@ -53,7 +54,7 @@ def _root(tmp_path: Path, name: str, text: str | None) -> str:
 
 def _decoded(root: str, name: str) -> object:
     """The file of `config/` as the broker's manager decodes it."""
-    return config_json.read_config(config_path(root, name), config_json.DECODERS[name])
+    return config_json.read_config(config_path(Opened(root), name), config_json.DECODERS[name])
 
 
 # ---- golden ------------------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ def test_golden(golden: Callable[[str], Path], name: str) -> None:
     for store, answers in goldens.brokers(name, golden(name)).values():
         root = str(store)
         expected = answers["consumerOffset"]
-        offsets = read_consumer_offsets(root)
+        offsets = read_consumer_offsets(Opened(root))
         if name == "crash-5.5.0":  # killed between the rename to .bak and the new file
             assert offsets is not None
             assert (expected, offsets.offsets["Audit@CG_all"]) == (None, {0: 44})
@@ -81,18 +82,18 @@ def test_golden(golden: Callable[[str], Path], name: str) -> None:
                 group: tuple(topics) for group, topics in expected.get("groupTopicMap", {}).items()
             }
         delay = answers["delayOffset"]
-        assert read_delay_offsets(root) == (
+        assert read_delay_offsets(Opened(root)) == (
             None if delay is None else {int(level): o for level, o in delay["offsetTable"].items()}
         )
-        topics = read_topics(root)
+        topics = read_topics(Opened(root))
         assert (None if topics is None else sorted(topics)) == answers["topics"]
-        assert (read_subscription_groups(root) is None) == (answers["topics"] is None)
+        assert (read_subscription_groups(Opened(root)) is None) == (answers["topics"] is None)
 
 
 def test_golden_topics_and_groups_in_both_dialects(golden: Callable[[str], Path]) -> None:
     for name in ("basic-4.9.7", "basic-5.5.0"):
         root = str(golden(name))
-        topics, groups = read_topics(root), read_subscription_groups(root)
+        topics, groups = read_topics(Opened(root)), read_subscription_groups(Opened(root))
         assert topics is not None
         assert groups is not None
         orders = topics["Orders"]
@@ -102,14 +103,14 @@ def test_golden_topics_and_groups_in_both_dialects(golden: Callable[[str], Path]
         assert groups["CG_all"] == SubscriptionGroup("CG_all", group_retry_policy=policy)
         assert all(not topic.unknown for topic in topics.values())
         assert all(not group.unknown for group in groups.values())
-    batch = read_topics(str(golden("batchcq-5.5.0")))
+    batch = read_topics(Opened(str(golden("batchcq-5.5.0"))))
     assert batch is not None
     assert "BatchCQ" in {topic.queue_type for topic in batch.values()}
 
 
 def test_golden_metrics(golden: Callable[[str], Path]) -> None:
     root = str(golden("delay-tx-5.5.0"))
-    timer, transaction = read_timer_metrics(root), _decoded(root, "transactionMetrics")
+    timer, transaction = read_timer_metrics(Opened(root)), _decoded(root, "transactionMetrics")
     assert timer == {"Timer": Metric(30, 1795244069070)}
     assert transaction == {"Tx": Metric(16, 1795244069771)}
 
@@ -143,7 +144,7 @@ def test_which_file_counts(
 ) -> None:
     for name, text in (("delayOffset.json", main), ("delayOffset.json.bak", backup)):
         _root(tmp_path, name, text)
-    assert read_delay_offsets(str(tmp_path)) == expected
+    assert read_delay_offsets(Opened(str(tmp_path))) == expected
 
 
 @pytest.mark.parametrize("main", [None, "", GOOD[:-3]])
@@ -157,10 +158,10 @@ def test_a_file_is_lost_whose_bak_cannot_be_decoded_either(
     for name in ("delayOffset.json", "topics.json"):
         _root(tmp_path, name, main)
         _root(tmp_path, f"{name}.bak", backup if name == "delayOffset.json" else "[]")
-    assert read_delay_offsets(str(tmp_path)) is None
-    assert read_topics(str(tmp_path)) is None
+    assert read_delay_offsets(Opened(str(tmp_path))) is None
+    assert read_topics(Opened(str(tmp_path))) is None
     with pytest.raises(CorruptStoreError) as caught:
-        loaded_bytes(config_path(str(tmp_path), "delayOffset.json"))
+        loaded_bytes(config_path(Opened(str(tmp_path)), "delayOffset.json"))
     file, at = ("delayOffset.json", len(GOOD) - 3) if main else ("delayOffset.json.bak", position)
     assert (caught.value.file, caught.value.position) == (str(tmp_path / "config" / file), at)
 
@@ -180,7 +181,7 @@ def test_a_table_that_is_null_leads_to_the_bak(tmp_path: Path, name: str, table:
     """`Map.putAll(null)` of the managers; a broker answers {'3': 5} for delayOffset.json."""
     root = _root(tmp_path, name, f'{{"dataVersion":{{"counter":5}},"{table}":null}}')
     _root(tmp_path, f"{name}.bak", f'{{"dataVersion":{{"counter":4}},"{table}":{{}}}}')
-    found = load_config(config_path(root, name), DECODERS[name])
+    found = load_config(config_path(Opened(root), name), DECODERS[name])
     assert found is not None
     assert found[0].endswith(f"{name}.bak")
 
@@ -189,8 +190,8 @@ def test_a_fallback_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     _root(tmp_path, "delayOffset.json", GOOD[:-3])
     _root(tmp_path, "delayOffset.json.bak", OLD)
     with caplog.at_level(logging.WARNING):
-        read_delay_offsets(str(tmp_path))
-        read_delay_offsets(str(tmp_path))
+        read_delay_offsets(Opened(str(tmp_path)))
+        read_delay_offsets(Opened(str(tmp_path)))
     (record,) = caplog.records  # once of each state of the file
     assert "delayOffset.json at byte 18" in record.getMessage()
 
@@ -202,7 +203,7 @@ def test_links_are_refused_not_replaced_by_the_bak(tmp_path: Path, name: str) ->
     link.unlink(missing_ok=True)
     link.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CorruptStoreError) as caught:
-        read_delay_offsets(str(tmp_path))
+        read_delay_offsets(Opened(str(tmp_path)))
     assert caught.value.file == str(link)
 
 
@@ -223,7 +224,7 @@ def test_any_damage_ends_in_values_or_a_corrupt_file(
     path.write_bytes(content[:cut])
     refused = None
     try:
-        offsets = read_consumer_offsets(str(root))
+        offsets = read_consumer_offsets(Opened(str(root)))
         assert offsets is None or all(
             isinstance(o, int) for table in offsets.offsets.values() for o in table.values()
         )
@@ -246,7 +247,7 @@ def test_topics_defaults_attributes_and_unknown_members(tmp_path: Path) -> None:
 	},
 	"more":1
 }"""
-    topics = read_topics(_root(tmp_path, "topics.json", text))
+    topics = read_topics(Opened(_root(tmp_path, "topics.json", text)))
     assert topics is not None
     assert topics.data_version == DataVersion(3, 1700000000000, 2)
     a, b, c = (topics[name] for name in "ABC")
@@ -272,9 +273,9 @@ def test_topics_defaults_attributes_and_unknown_members(tmp_path: Path) -> None:
 )
 def test_members_of_another_type_are_named(tmp_path: Path, member: str, expected: str) -> None:
     root = _root(tmp_path, "topics.json.bak", '{"topicConfigTable":{"T":{' + member + "}}}")
-    assert read_topics(root) is None
+    assert read_topics(Opened(root)) is None
     with pytest.raises(CorruptStoreError) as caught:
-        read_topics(root, is_needed=True)
+        read_topics(Opened(root), is_needed=True)
     assert caught.value.expected == expected
 
 
@@ -295,7 +296,7 @@ def test_queue_ids_of_a_topic(read: int, write: int, read_ids: int, all_ids: int
 def test_groups(tmp_path: Path) -> None:
     text = """{"forbiddenTable":{"GID_a":{"TopicTest":1}},"subscriptionGroupTable":{"GID_a":{"attributes":{"priority.factor":"7"},
     "consumeEnable":false,"retryMaxTimes":3,"groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000]}},"subscriptionDataSet":[]}}}"""  # noqa: E501
-    groups = read_subscription_groups(_root(tmp_path, "subscriptionGroup.json", text))
+    groups = read_subscription_groups(Opened(_root(tmp_path, "subscriptionGroup.json", text)))
     assert groups is not None
     assert groups["GID_a"] == SubscriptionGroup(
         "GID_a",
@@ -322,7 +323,7 @@ def test_queue_mappings(tmp_path: Path) -> None:
 					"queueId":3,"startOffset":0,"timeOfEnd":-1,"timeOfStart":-1}
 				]
 			},"scope":"__global__","topic":"StaticT","totalQueues":2}}}"""  # noqa: E501
-    mappings = read_queue_mappings(_root(tmp_path, "topicQueueMapping.json", text))
+    mappings = read_queue_mappings(Opened(_root(tmp_path, "topicQueueMapping.json", text)))
     assert mappings is not None
     mapping = mappings["StaticT"]
     assert mapping.hosted_queues == {0: (QueueMappingItem(bname="broker-a", queue_id=3),)}
@@ -347,7 +348,7 @@ def test_order_infos_with_absolute_offsets(tmp_path: Path) -> None:
 	"oc":{10:1,11:1,13:1
 	},"ot":{13:1700000099000
 	},"popTime":1700000030001},1:{"o":[],"popTime":5}}}}"""  # noqa: E501
-    infos = read_order_infos(_root(tmp_path, "consumerOrderInfo.json", text))
+    infos = read_order_infos(Opened(_root(tmp_path, "consumerOrderInfo.json", text)))
     expected = OrderInfo(
         (10, 11, 13), 1700000030001, 30000, 1700000030000, 2, "attempt-2",
         {10: 1, 11: 1, 13: 1}, {13: 1700000099000},
@@ -360,7 +361,7 @@ def test_request_modes(tmp_path: Path) -> None:
         '{"messageRequestModeMap":{"T":{"G":{"consumerGroup":"G","mode":"POP","popShareQueueNum":-1,'
         '"topic":"T"}}}}'
     )
-    assert read_request_modes(_root(tmp_path, "messageRequestMode.json", text)) == {
+    assert read_request_modes(Opened(_root(tmp_path, "messageRequestMode.json", text))) == {
         "T": {"G": RequestMode("T", "G", "POP", -1)}
     }
 

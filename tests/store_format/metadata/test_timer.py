@@ -24,6 +24,7 @@ from store_format.metadata.timer import (
     slot_index,
     wheel_path,
 )
+from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.index_writer import java_string_hash
 
@@ -97,7 +98,7 @@ def test_every_unit_is_a_message_of_the_timer_topic(golden: Callable[[str], Path
     assert units["message_size"].tolist() == [row["storeSize"] for row in rows]
     assert units["topic_hash"].tolist() == [java_string_hash(row["properties"]["REAL_TOPIC"]) for row in rows]
 
-    wheel = TimerWheel.open(wheel_path(str(store)))
+    wheel = TimerWheel.open(wheel_path(Opened(str(store))))
     assert wheel is not None
     chained: dict[int, int] = {}  # physical offset -> slot time
     for slot in wheel.slots():
@@ -241,10 +242,10 @@ def test_wheel_of_another_size_is_refused(tmp_path: Path) -> None:
 
 
 def test_newest_snapshot_is_the_wheel(tmp_path: Path) -> None:
-    assert wheel_path(str(tmp_path)) == str(tmp_path / "timerwheel")
+    assert wheel_path(Opened(str(tmp_path))) == str(tmp_path / "timerwheel")
     for name in ("timerwheel", "timerwheel.900", "timerwheel.1040", "timerwheel.2000.tmp", "timerwheel.bak"):
         (tmp_path / name).touch()
-    assert wheel_path(str(tmp_path)) == str(tmp_path / "timerwheel.1040")
+    assert wheel_path(Opened(str(tmp_path))) == str(tmp_path / "timerwheel.1040")
 
 
 @pytest.mark.parametrize("size", [0, 3, 8, 56, 4096])

@@ -11,6 +11,7 @@ from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_timer_metrics
 from store_format.metadata.timer_write import merge_timer_metrics, write_timer_metrics
+from store_format.opened.store import Opened
 
 
 def test_the_form_is_that_of_a_broker(golden: Callable[[str], Path]) -> None:
@@ -23,8 +24,8 @@ def test_the_form_is_that_of_a_broker(golden: Callable[[str], Path]) -> None:
 
 
 def test_nothing_changes_without_a_change(tmp_path: Path) -> None:
-    assert not write_timer_metrics(str(tmp_path), {"T": 0}, timestamp=9, files=FileWrites(sync=False))
-    assert read_timer_metrics(str(tmp_path)) is None
+    assert not write_timer_metrics(Opened(str(tmp_path)), {"T": 0}, timestamp=9, files=FileWrites(sync=False))
+    assert read_timer_metrics(Opened(str(tmp_path))) is None
 
 
 def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
@@ -33,9 +34,9 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(b'{"timingCount":{"T":{"count":"many"}}}')
     files = FileWrites(sync=False)
     with pytest.raises(CorruptStoreError, match=r"timingCount\.T\.count"):
-        write_timer_metrics(str(tmp_path), {"T": 1}, timestamp=9, files=files)
+        write_timer_metrics(Opened(str(tmp_path)), {"T": 1}, timestamp=9, files=files)
     path.with_name("timermetrics.bak").write_bytes(b'{"timingCount":{"T":{"count":4}}}')
-    assert write_timer_metrics(str(tmp_path), {"T": 1}, timestamp=9, files=files)
-    found = read_timer_metrics(str(tmp_path))
+    assert write_timer_metrics(Opened(str(tmp_path)), {"T": 1}, timestamp=9, files=files)
+    found = read_timer_metrics(Opened(str(tmp_path)))
     assert found is not None
     assert (found["T"].count, found["T"].time_stamp) == (5, 9)

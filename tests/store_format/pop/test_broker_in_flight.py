@@ -14,6 +14,7 @@ from store_format.errors import UnsupportedFormatError
 from store_format.metadata.read import BrokerConf, config_path
 from store_format.metadata.timer import read_timer_check
 from store_format.names import UNIQ_KEY
+from store_format.opened.store import Opened
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
 from store_format.read.store import Store
 from tests.support import goldens
@@ -70,7 +71,7 @@ def test_files_of_the_timer_can_be_lost(root: str, caplog: pytest.LogCaptureFixt
         assert _messages(read_broker_in_flight(Store.open(root))) == expected
     assert "the whole timer topic" in caplog.text
     pathlib.Path(root, "timerwheel").unlink()
-    pathlib.Path(config_path(root, "timercheck")).unlink()  # the timer has delivered nothing
+    pathlib.Path(config_path(Opened(root), "timercheck")).unlink()  # the timer has delivered nothing
     every = _messages(read_broker_in_flight(Store.open(root)))
     assert every.items() >= expected.items()
     assert len(every) > len(expected)
@@ -79,7 +80,7 @@ def test_files_of_the_timer_can_be_lost(root: str, caplog: pytest.LogCaptureFixt
 def test_messages_that_the_timer_has_not_read_count(root: str) -> None:
     """A crash right after the pops: neither timercheck nor the wheel know of the records."""
     expected = _messages(read_broker_in_flight(Store.open(root)))
-    path = pathlib.Path(config_path(root, "timercheck"))
+    path = pathlib.Path(config_path(Opened(root), "timercheck"))
     check = read_timer_check(str(path))
     assert check is not None
     data = bytearray(path.read_bytes())
@@ -95,7 +96,7 @@ def test_records_that_the_revive_group_has_not_processed_count(root: str) -> Non
     """As after a crash right after the delivery: the broker would revive these messages again."""
     before = _messages(read_broker_in_flight(Store.open(root)))
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
-        path = pathlib.Path(config_path(root, name))
+        path = pathlib.Path(config_path(Opened(root), name))
         path.write_text(path.read_text().replace("4:8", "4:6"))
     after = _messages(read_broker_in_flight(Store.open(root)))
     # the check points at 7 and 8 of revive queue 4, which are processed but for the offset

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from store_format.errors import CorruptStoreError
+from store_format.opened.store import Opened
 from store_format.pop.in_flight import read_pop_progress
 from store_format.pop.log import LOG_NAME, InFlightLog, InFlightReader, in_flight_directory, read_in_flight
 from store_format.pop.records import MAGIC, NOTE, frame, hand_out, note, skip
@@ -27,7 +28,7 @@ NOW_MS = 1_700_000_200_000
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    return in_flight_directory(str(tmp_path), "billing", "Orders")
+    return in_flight_directory(Opened(str(tmp_path)), "billing", "Orders")
 
 
 def _begin(state: PopState) -> None:
@@ -202,7 +203,7 @@ def test_a_queue_of_an_unknown_flag_is_damage(
 ) -> None:
     """A log has the flags of the topic and of its two retry topics, and the views name the topics."""
     root = popped_store(tmp_path / "s", 3)
-    directory = in_flight_directory(str(root), "billing", "Orders")
+    directory = in_flight_directory(Opened(str(root)), "billing", "Orders")
     os.makedirs(directory)
     Path(directory, LOG_NAME).write_bytes(MAGIC + frame(note("open") + record))
     with pytest.raises(CorruptStoreError, match="records of pop as this release writes them"):

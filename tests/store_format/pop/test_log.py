@@ -16,6 +16,7 @@ import pytest
 
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
 from store_format.files.shared_log import FileLock
+from store_format.opened.store import Opened
 from store_format.pop.log import (
     LOG_NAME,
     InFlightLog,
@@ -30,7 +31,7 @@ from store_format.pop.state import PopState
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    return in_flight_directory(str(tmp_path), "billing", "Orders")
+    return in_flight_directory(Opened(str(tmp_path)), "billing", "Orders")
 
 
 def _view(state: PopState | None) -> object:
@@ -238,11 +239,11 @@ def test_names_that_are_no_names(tmp_path: Path) -> None:
     groups, topics = ("..", "", "g" * 256), ("a/b", "T" * 128, "é")
     for group, topic in (*((group, "T") for group in groups), *(("g", topic) for topic in topics)):
         with pytest.raises(OptionError, match="expected letters, digits"):
-            in_flight_directory(str(tmp_path), group, topic)
-    InFlightLog(in_flight_directory(str(tmp_path), "g", "%RETRY%g_T")).run(lambda state: None)
+            in_flight_directory(Opened(str(tmp_path)), group, topic)
+    InFlightLog(in_flight_directory(Opened(str(tmp_path)), "g", "%RETRY%g_T")).run(lambda state: None)
     (tmp_path / ".rmqlog/pop/g/no log").mkdir()
-    assert in_flight_logs(str(tmp_path)) == [("g", "%RETRY%g_T")]
-    assert in_flight_logs(str(tmp_path / "missing")) == []
+    assert in_flight_logs(Opened(str(tmp_path))) == [("g", "%RETRY%g_T")]
+    assert in_flight_logs(Opened(str(tmp_path / "missing"))) == []
     assert read_in_flight(str(tmp_path / ".rmqlog/pop/g/no log")) is None
 
 
@@ -323,7 +324,7 @@ def test_the_last_of_those_who_share_a_lock_knows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", range(len(MAGIC)))
 def test_a_kill_in_the_first_write_leaves_a_log_that_is_begun_again(tmp_path: Path, size: int) -> None:
-    directory = in_flight_directory(str(tmp_path), "g", "T")
+    directory = in_flight_directory(Opened(str(tmp_path)), "g", "T")
     Path(directory).mkdir(parents=True)
     Path(directory, "in-flight.log").write_bytes(MAGIC[:size])
     reader = InFlightReader(directory)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from store_format.metadata.values import OrderInfo
+from store_format.opened.store import Opened
 from store_format.pop import order as order_info
 from store_format.pop.log import InFlightLog, in_flight_directory, read_in_flight, snapshot
 from store_format.pop.order import digest
@@ -19,7 +20,7 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    return in_flight_directory(str(tmp_path), "billing", "Orders")
+    return in_flight_directory(Opened(str(tmp_path)), "billing", "Orders")
 
 
 def _open(state: PopState, *queues: int, offset: int = 100) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from store_format.opened.store import Opened
 from store_format.pop.log import InFlightLog, InFlightReader, in_flight_directory
 from store_format.pop.state import PopState
 
@@ -15,7 +16,7 @@ NOW_MS = 1_700_000_200_000
 
 
 def test_a_reader_follows_the_log_over_compactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = in_flight_directory(str(tmp_path), "g", "T")
+    directory = in_flight_directory(Opened(str(tmp_path)), "g", "T")
     log, reader = InFlightLog(directory), InFlightReader(directory)
     assert reader.look() is None
     monkeypatch.setattr("store_format.pop.log._COMPACT_SIZE", 2_000)

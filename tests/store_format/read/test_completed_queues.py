@@ -11,6 +11,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
+from store_format.opened.store import Opened
 from store_format.read.snapshot import take_queue
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, messages_of, numbered
@@ -78,7 +79,7 @@ def test_no_checkpoint_is_needed(tmp_path: Path) -> None:
 def test_a_queue_alone_is_seen_as_with_all_others(root: Path) -> None:
     _zero(root, "T", 50, 60)
     store = MessageStore.open(str(root))
-    found = take_queue(str(root), store.log, StoreState.CLEAN, "T", 0)
+    found = take_queue(Opened(str(root)), store.log, StoreState.CLEAN, "T", 0)
     assert found is not None
     assert found == store.snapshot().queues["T", 0]
     assert found.max_offset == 60

@@ -10,6 +10,7 @@ import pytest
 from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import FileCache
+from store_format.opened.store import Opened
 from store_format.read.snapshot import find_log_end, take_snapshot
 from tests.store_format.read.test_readable_end import Broker
 from tests.store_format.read.test_written_end import recovered
@@ -19,8 +20,8 @@ def both(root: Path, state: StoreState) -> tuple[int | None, int | None]:
     def log() -> CommitLog:
         return CommitLog.open((str(root / "commitlog"),), FileCache())
 
-    taken = take_snapshot(str(root), log(), state, lambda topic: True)
-    return find_log_end(str(root), log(), state), taken.log_end
+    taken = take_snapshot(Opened(str(root)), log(), state, lambda topic: True)
+    return find_log_end(Opened(str(root)), log(), state), taken.log_end
 
 
 @pytest.mark.parametrize("state", StoreState)

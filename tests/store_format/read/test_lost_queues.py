@@ -23,6 +23,7 @@ from store_format.files.write import FileWrites
 from store_format.follow.follower import StoreFollower
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.read import Checkpoint
+from store_format.opened.store import Opened
 from store_format.read import unfiled_queues
 from store_format.read.choice import MessageChoice
 from store_format.survey import log_end
@@ -95,7 +96,7 @@ def test_every_row_is_read(
     if name.endswith(" killed"):
         (root / "abort").touch()  # recovery begins in the last file, behind the first messages of each queue
         last = max(int(path.name) for path in (root / "commitlog").iterdir())
-        save_checkpoint(str(root), Checkpoint(logics_physical_offset=last), FileWrites(sync=False))
+        save_checkpoint(Opened(str(root)), Checkpoint(logics_physical_offset=last), FileWrites(sync=False))
     before = rows(MessageStore.open(str(root)))
     assert warnings(caplog) == []  # queues without a message have no directory, and that is normal
     lost = damaged(root, how)
@@ -301,7 +302,7 @@ def test_entries_lost_before_the_part_of_the_log_that_recovery_scans(
     last = max(int(path.name) for path in (root / "commitlog").iterdir())
     assert last > 0
     (root / "abort").touch()
-    save_checkpoint(str(root), Checkpoint(logics_physical_offset=last), FileWrites(sync=False))
+    save_checkpoint(Opened(str(root)), Checkpoint(logics_physical_offset=last), FileWrites(sync=False))
     zeroed(root, first, stop)
     store = MessageStore.open(str(root))
     assert rows(store) == before

@@ -18,6 +18,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.read import Checkpoint
+from store_format.opened.store import Opened
 from store_format.read.tolerance import Tolerance
 from store_format.survey.log_end import ReadableEnd, end_after_crash, find_readable_end
 from tests.support import goldens, oracle
@@ -70,7 +71,7 @@ def overwrite(root: Path, offset: int, data: bytes) -> None:
 def readable(root: Path) -> ReadableEnd:
     store = MessageStore.open(str(root))
     end = end_after_crash(store.log, Checkpoint())
-    return find_readable_end(str(root), store.log, end)
+    return find_readable_end(Opened(str(root)), store.log, end)
 
 
 # ---- damage in the middle ----------------------------------------------------------------------------------

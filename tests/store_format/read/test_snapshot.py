@@ -15,6 +15,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import list_queues
 from store_format.files.read import FileCache
+from store_format.opened.store import Opened
 from store_format.read.snapshot import Snapshot, take_snapshot
 from tests.support import oracle
 from tests.support.rows import ALL, BROKER, table_rows
@@ -30,7 +31,7 @@ def taken(
     small: SmallStore, state: StoreState, select: Callable[[str], bool] = lambda topic: True
 ) -> Snapshot:
     return take_snapshot(
-        str(small.root), CommitLog.open((str(small.root / "commitlog"),), FileCache()), state, select
+        Opened(str(small.root)), CommitLog.open((str(small.root / "commitlog"),), FileCache()), state, select
     )
 
 
@@ -52,7 +53,7 @@ def test_listing(small: SmallStore) -> None:
     listed = [
         (topic, queue_id, kind)
         for topic, queue_id, _, kind in list_queues(
-            str(small.root), lambda topic: topic in ("Orders", "Batches")
+            Opened(str(small.root)), lambda topic: topic in ("Orders", "Batches")
         )
     ]
     assert listed == [

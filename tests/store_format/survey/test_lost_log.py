@@ -23,6 +23,7 @@ from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import StoreNotFoundError
 from store_format.files.read import FileCache
+from store_format.opened.store import Opened
 from store_format.survey.gone import find_lost_log
 from tests.support.staged import append, make_store, numbered
 
@@ -130,7 +131,7 @@ def test_a_log_that_was_begun_since_it_was_listed(tmp_path: Path) -> None:
     listed = CommitLog.open((f"{root}/commitlog",), FileCache())
     assert not listed.files
     append(root, numbered("T", 0, 5))
-    assert find_lost_log(str(root), listed) is None
+    assert find_lost_log(Opened(str(root)), listed) is None
 
 
 def test_a_new_store_and_a_store_of_dledger_are_not_refused(tmp_path: Path) -> None:
@@ -139,4 +140,4 @@ def test_a_new_store_and_a_store_of_dledger_are_not_refused(tmp_path: Path) -> N
     append(root, numbered("T", 0, 5))
     (root / "commitlog").rename(root / "dledger-broker-a")
     (root / "commitlog").mkdir()
-    assert find_lost_log(str(root), CommitLog.open((f"{root}/commitlog",), FileCache())) is None
+    assert find_lost_log(Opened(str(root)), CommitLog.open((f"{root}/commitlog",), FileCache())) is None

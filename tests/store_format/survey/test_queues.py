@@ -12,6 +12,7 @@ from store_format.consumequeue.dispatch import ENTRY_ROW, pack_entries
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.opened.store import Opened
 from store_format.survey import queues
 from store_format.survey.queues import ComparedQueue, Difference, PlacedUnits, QueueComparison, StoredQueue
 
@@ -54,7 +55,7 @@ def compared(
     size = PER_FILE * (46 if is_batch else 20)
 
     def find(key: QueueKey) -> StoredQueue:
-        return StoredQueue.list_in(str(root), key, size, is_batch=is_batch)
+        return StoredQueue.list_in(Opened(str(root)), key, size, is_batch=is_batch)
 
     comparison = QueueComparison(find, log_stop=LOG_STOP, broker_start=broker_start)
     for part in parts:
@@ -178,7 +179,7 @@ def test_a_queue_without_files_or_with_other_files_has_no_differences(tmp_path: 
 
 def test_files_that_are_deleted_meanwhile_are_an_error(tmp_path: Path) -> None:
     write(tmp_path, units(0, 1))
-    stored = StoredQueue.list_in(str(tmp_path), ("T", 0), PER_FILE * 20, is_batch=False)
+    stored = StoredQueue.list_in(Opened(str(tmp_path)), ("T", 0), PER_FILE * 20, is_batch=False)
     (tmp_path / "consumequeue/T/0" / "0".zfill(20)).unlink()
     comparison = QueueComparison(lambda _: stored, log_stop=LOG_STOP)
     comparison.add([("T", 0)], rows(0, 1))
@@ -215,7 +216,7 @@ def test_places_are_given_out_after_they_were_compared(tmp_path: Path) -> None:
 
     write(tmp_path, units(0, 1))
     comparison = QueueComparison(
-        lambda key: StoredQueue.list_in(str(tmp_path), key, PER_FILE * 20, is_batch=False),
+        lambda key: StoredQueue.list_in(Opened(str(tmp_path)), key, PER_FILE * 20, is_batch=False),
         on_placed=on_placed,
     )
     comparison.add([("T", 0)], np.concatenate([rows(0, 1, 3), rows(0, 1, first=5000)]))

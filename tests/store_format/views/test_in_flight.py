@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from store_format.names import pop_retry_topic
+from store_format.opened.store import Opened
 from store_format.pop.log import InFlightLog, in_flight_directory
 from store_format.pop.state import PopState
 from store_format.store import MessageStore
@@ -33,7 +34,7 @@ def _at(ms: int) -> datetime:
 
 
 def _log(root: Path) -> InFlightLog:
-    return InFlightLog(in_flight_directory(str(root), GROUP, TOPIC))
+    return InFlightLog(in_flight_directory(Opened(str(root)), GROUP, TOPIC))
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_the_batches_of_a_group_that_pops_in_order(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_damaged_makes_the_lag_unknown(root: Path) -> None:
-    path = Path(in_flight_directory(str(root), GROUP, TOPIC)) / "in-flight.log"
+    path = Path(in_flight_directory(Opened(str(root)), GROUP, TOPIC)) / "in-flight.log"
     path.write_bytes(b"not a log")
     [row] = _rows(root)
     assert [row[name] for name in _KNOWN] == [None, 10, None]

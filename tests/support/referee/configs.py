@@ -16,6 +16,7 @@ from store_format.metadata.read import (
     read_subscription_groups,
     read_topics,
 )
+from store_format.opened.store import Opened
 from tests.support.referee.law import Breach
 from tests.support.referee.made import write_file
 
@@ -157,13 +158,13 @@ def breaches(root: Path, name: str, held: Mapping[str, Any] | None) -> Iterator[
 
 
 def _offsets(root: str) -> dict[str, Any]:
-    found = read_consumer_offsets(root)
+    found = read_consumer_offsets(Opened(root))
     table = {} if found is None else found.offsets
     return {key: {str(queue): offset for queue, offset in each.items()} for key, each in table.items()}
 
 
 def _delays(root: str) -> dict[str, Any]:
-    return {str(level): offset for level, offset in (read_delay_offsets(root) or {}).items()}
+    return {str(level): offset for level, offset in (read_delay_offsets(Opened(root)) or {}).items()}
 
 
 def _topics(root: str) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _topics(root: str) -> dict[str, Any]:
             "writeQueueNums": topic.write_queue_nums,
             "perm": topic.perm,
         }
-        for name, topic in (read_topics(root) or {}).items()
+        for name, topic in (read_topics(Opened(root)) or {}).items()
     }
 
 
@@ -185,7 +186,7 @@ def _groups(root: str) -> dict[str, Any]:
             "consumeEnable": group.consume_enable,
             "consumeFromMinEnable": group.consume_from_min_enable,
         }
-        for name, group in (read_subscription_groups(root) or {}).items()
+        for name, group in (read_subscription_groups(Opened(root)) or {}).items()
     }
 
 

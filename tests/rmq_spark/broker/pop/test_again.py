@@ -13,6 +13,7 @@ import rmq_spark
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import ChecksumError, InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.rmq_spark.broker.pop.test_deliveries import _consumer
 from tests.support.popped import GROUP, TOPIC, Clock, append_numbered, popped_store
@@ -68,13 +69,13 @@ def test_a_damaged_message_comes_again_until_somebody_acknowledges_it(
             with pytest.raises(InvalidReceiptHandleError):
                 consumer.ack(before)
             before = again
-        assert read_group_offsets(str(root), GROUP) == {(TOPIC, 0): 1}
+        assert read_group_offsets(Opened(str(root)), GROUP) == {(TOPIC, 0): 1}
         consumer.ack(before)
         metrics = consumer.metrics()
         assert (metrics.damaged, metrics.redelivered, metrics.dead_letters) == (4, 3, 0)
         later(consumer, clock, 100_000)
         assert consumer.receive(3, 10) == []
-        assert read_group_offsets(str(root), GROUP) == {(TOPIC, 0): 3}
+        assert read_group_offsets(Opened(str(root)), GROUP) == {(TOPIC, 0): 3}
     assert caplog.text.count("cannot be stored again, and are delivered again from their own place") == 1
 
 
@@ -117,7 +118,7 @@ def test_the_next_consumer_gets_it(tmp_path: Path, clock: Clock, ends: str) -> N
         consumer.ack(found)
         later(consumer, clock, 100_000)
         assert consumer.receive(3, 10) == []
-    assert read_group_offsets(str(root), GROUP)[TOPIC, 0] == 3
+    assert read_group_offsets(Opened(str(root)), GROUP)[TOPIC, 0] == 3
 
 
 def test_a_damaged_copy_in_the_retry_topic_comes_again_too(tmp_path: Path, clock: Clock) -> None:
@@ -135,7 +136,7 @@ def test_a_damaged_copy_in_the_retry_topic_comes_again_too(tmp_path: Path, clock
         (again,) = consumer.receive(2, 10)
         consumer.ack(again)
         later(consumer, clock)
-        assert read_group_offsets(str(root), GROUP)[RETRY_TOPIC, 0] == 2
+        assert read_group_offsets(Opened(str(root)), GROUP)[RETRY_TOPIC, 0] == 2
 
 
 def test_it_does_not_keep_back_other_messages(tmp_path: Path, clock: Clock) -> None:
@@ -164,7 +165,7 @@ def test_a_consumer_that_does_not_want_it_passes_over(tmp_path: Path, clock: Clo
         later(other, clock)
         assert other.receive(3, 10) == []
         later(other, clock)
-        assert read_group_offsets(str(root), GROUP)[TOPIC, 0] == 3
+        assert read_group_offsets(Opened(str(root)), GROUP)[TOPIC, 0] == 3
 
 
 def test_a_waiting_consumer_gets_it(tmp_path: Path) -> None:

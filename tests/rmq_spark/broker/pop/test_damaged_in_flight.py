@@ -13,6 +13,7 @@ from rmq_spark.broker.pop.message import MessageView
 from rmq_spark.pop import SimpleConsumer
 from store_format.errors import InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory
 from tests.store_format.pop.test_damaged_log import DAMAGE
 from tests.support.popped import GROUP, TOPIC, popped_store
@@ -39,13 +40,13 @@ def _numbers(messages: list[MessageView]) -> list[int]:
 def test_damage_leads_to_few_deliveries_and_no_loss(tmp_path: Path, kind: str) -> None:
     """What is below the offsets in consumerOffset.json never comes again, other messages once or twice."""
     root = popped_store(tmp_path / "s", _COUNT, queues=2)
-    log = Path(in_flight_directory(str(root), GROUP, TOPIC), "in-flight.log")
+    log = Path(in_flight_directory(Opened(str(root)), GROUP, TOPIC), "in-flight.log")
     live = _consumer(root)
     first = [message for _ in range(4) for message in live.receive(20, 60)]
     live.ack(first[:40])
     live._stores.keep()
     old = log.read_bytes()
-    offsets = [read_group_offsets(str(root), GROUP)]
+    offsets = [read_group_offsets(Opened(str(root)), GROUP)]
     held = live.receive(30, 60)
     live.ack(held[:10])
     before = Counter(_numbers([*first, *held]))
@@ -59,7 +60,7 @@ def test_damage_leads_to_few_deliveries_and_no_loss(tmp_path: Path, kind: str) -
             after.update(_numbers(messages))
             _ack(consumer, messages)
             consumer._stores.keep()
-            offsets.append(read_group_offsets(str(root), GROUP))
+            offsets.append(read_group_offsets(Opened(str(root)), GROUP))
     _ack(live, [*first[40:], *held[10:]])
 
     assert (before | after).keys() == set(range(_COUNT))

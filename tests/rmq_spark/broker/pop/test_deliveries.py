@@ -19,6 +19,7 @@ from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import write_group_offsets
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, Clock, append_numbered, popped_store
@@ -153,7 +154,9 @@ def test_messages_that_retention_deleted_are_counted(tmp_path: Path, clock: Cloc
     queues = goldens.expected("cleaned-5.5.0")["queues"]
     topic = next(each["topic"] for each in queues if each["minOffset"] > 0)
     queues = [each for each in queues if each["topic"] == topic]
-    write_group_offsets(str(root), "late", {(topic, each["queueId"]): 0 for each in queues}, timestamp=1)
+    write_group_offsets(
+        Opened(str(root)), "late", {(topic, each["queueId"]): 0 for each in queues}, timestamp=1
+    )
     with SimpleConsumer(str(root), "late", {topic: "*"}, 0, clock_ms=clock) as consumer:
         found: list[MessageView] = []
         while batch := consumer.receive(32):

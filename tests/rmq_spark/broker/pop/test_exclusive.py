@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.state import PopState
 from tests.support.pop_worker import Delivery, deliveries
@@ -81,7 +82,7 @@ class _Workers:
 
 
 def _state(root: Path) -> PopState:
-    return read_in_flight(in_flight_directory(str(root), GROUP, TOPIC)) or PopState()
+    return read_in_flight(in_flight_directory(Opened(str(root)), GROUP, TOPIC)) or PopState()
 
 
 def _is_empty(root: Path, messages: int) -> bool:

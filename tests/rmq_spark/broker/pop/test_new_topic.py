@@ -13,6 +13,7 @@ import pytest
 from rmq_spark.pop import SimpleConsumer
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
+from store_format.opened.store import Opened
 from store_format.pop.log import is_of_new_topic, physical_offset_at, witness_before
 from store_format.pop.records import WitnessEntry
 from store_format.read.store import Store
@@ -49,7 +50,7 @@ def _create_again(root: Path, count: int, *, offset: int | None = None) -> None:
     path.write_text(re.sub(rf'"{TOPIC}@{GROUP}":\{{[^}}]*\}}', '"Other@group":{0:1}', path.read_text()))
     append_numbered(root, count, first=1000)
     if offset is not None:
-        write_group_offsets(str(root), GROUP, {(TOPIC, 0): offset}, timestamp=1)
+        write_group_offsets(Opened(str(root)), GROUP, {(TOPIC, 0): offset}, timestamp=1)
 
 
 def _read_all(consumer: SimpleConsumer) -> list[int]:
@@ -77,7 +78,7 @@ def test_after_a_kill_every_message_of_the_new_topic_comes(
         assert _read_all(consumer) == list(range(1000, 1000 + count))
         assert consumer.metrics().lost == 0
         consumer._stores.keep()
-        assert read_group_offsets(str(root), GROUP)[TOPIC, 0] == count
+        assert read_group_offsets(Opened(str(root)), GROUP)[TOPIC, 0] == count
     (warning,) = [message for message in caplog.messages if "created again" in message]
     assert "topic Orders was deleted and created again; 12 messages of the deleted topic" in warning
     assert "continues at Orders-0 at 0" in warning
@@ -99,7 +100,7 @@ def test_an_offset_that_a_broker_has_committed_since_counts(root: Path) -> None:
 
 
 def test_a_consumer_that_was_given_no_message_knows_its_topic(root: Path) -> None:
-    write_group_offsets(str(root), GROUP, {(TOPIC, 0): 60}, timestamp=1)
+    write_group_offsets(Opened(str(root)), GROUP, {(TOPIC, 0): 60}, timestamp=1)
     consumer = _consumer(root)
     assert not consumer.receive(32)
     _kill(consumer)

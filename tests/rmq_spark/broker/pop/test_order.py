@@ -13,6 +13,7 @@ from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.opened.store import Opened
 from tests.support.popped import GROUP, TOPIC, Clock, popped_store
 
 
@@ -141,7 +142,7 @@ def test_a_message_that_fails_too_often_lets_the_queue_go_on(tmp_path: Path) -> 
         assert consumer.metrics().dead_letters == 2
         (queue,) = MessageStore.open(str(root)).queues(f"%DLQ%{GROUP}".__eq__)
         assert queue.max_offset == 2
-    assert read_group_offsets(str(root), GROUP)[TOPIC, 0] == 2
+    assert read_group_offsets(Opened(str(root)), GROUP)[TOPIC, 0] == 2
 
 
 def test_a_waiting_consumer_is_woken_by_an_acknowledgement_and_by_time(tmp_path: Path) -> None:

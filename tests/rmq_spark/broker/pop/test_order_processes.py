@@ -14,6 +14,7 @@ import pytest
 
 from rmq_spark.pop import SimpleConsumer
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.support.popped import GROUP, TOPIC, popped_store
 
@@ -23,10 +24,10 @@ INVISIBLE = 0.25
 
 def _acknowledged_to(root: str) -> dict[int, int]:
     """The first offset of each queue that is not acknowledged."""
-    state = read_in_flight(in_flight_directory(root, GROUP, TOPIC))
+    state = read_in_flight(in_flight_directory(Opened(root), GROUP, TOPIC))
     if state is not None and not state.is_closed and len(state.queues) >= QUEUES:
         return {queue: state.queues[0, queue].next_offset for queue in range(QUEUES)}
-    return {queue: offset for (_, queue), offset in read_group_offsets(root, GROUP).items()}
+    return {queue: offset for (_, queue), offset in read_group_offsets(Opened(root), GROUP).items()}
 
 
 def _consume(root: str, record: str, seed: int, last: int) -> None:

@@ -14,6 +14,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import read_group_offsets, rewrite_config, write_group_offsets
 from store_format.metadata.read import read_order_infos, read_subscription_groups
 from store_format.metadata.values import OrderInfo
+from store_format.opened.store import Opened
 from store_format.pop import order as order_info
 from store_format.pop.state import PopState
 from tests.support.popped import GROUP, TOPIC, popped_store
@@ -57,7 +58,7 @@ def _batches(share: ConsumerShare) -> dict[int, OrderInfo]:
 
 
 def _stored(root: Path) -> dict[int, OrderInfo]:
-    return (read_order_infos(str(root)) or {}).get(KEY, {})
+    return (read_order_infos(Opened(str(root))) or {}).get(KEY, {})
 
 
 def _write(root: Path, infos: dict[int, OrderInfo]) -> None:
@@ -76,14 +77,14 @@ def test_the_files_have_the_batches_and_the_first_offset_not_acknowledged(root: 
     _ack(share, 0, 0, batch)
     share.keep()
     assert _stored(root) == _batches(share) != {}
-    assert read_group_offsets(str(root), GROUP) == {(TOPIC, 0): 2, (TOPIC, 1): 0}
+    assert read_group_offsets(Opened(str(root)), GROUP) == {(TOPIC, 0): 2, (TOPIC, 1): 0}
     before = (root / "config" / "consumerOrderInfo.json").stat()
     share.keep()  # nothing has changed
     assert (root / "config" / "consumerOrderInfo.json").stat() == before
     _ack(share, 0, 2, batch)
     share.close()
     assert _stored(root)[0].commit_offset_bit == 7
-    assert read_group_offsets(str(root), GROUP)[TOPIC, 0] == 3
+    assert read_group_offsets(Opened(str(root)), GROUP)[TOPIC, 0] == 3
 
 
 def test_a_closed_share_goes_on_from_the_files(root: Path) -> None:
@@ -139,7 +140,7 @@ def test_what_a_broker_has_written_since_counts(root: Path) -> None:
     _killed(share)
     theirs = OrderInfo((0, 1, 2, 3), NOW + 60_000, 10_000, NOW + 60_000, 1, "x", {0: 1, 1: 1, 2: 1}, None)
     _write(root, _stored(root) | {0: theirs})
-    write_group_offsets(str(root), GROUP, {(TOPIC, 0): 1}, timestamp=NOW)
+    write_group_offsets(Opened(str(root)), GROUP, {(TOPIC, 0): 1}, timestamp=NOW)
     again = _open(root, now=NOW + 61_000)
     assert _batches(again) == {0: theirs, 1: ours}
     assert again.run(lambda state: state.queues[0, 0].next_offset) == 1
@@ -162,7 +163,7 @@ def test_a_moved_group_is_not_blocked(root: Path) -> None:
     share = _open(root)
     _pop(share, 0)
     share.keep()
-    write_group_offsets(str(root), GROUP, {(TOPIC, 0): 7}, timestamp=NOW)
+    write_group_offsets(Opened(str(root)), GROUP, {(TOPIC, 0): 7}, timestamp=NOW)
     share.keep()
     assert _batches(share) == _stored(root) == {}
     assert share.run(lambda state: state.queues[0, 0].next_offset) == 7
@@ -188,7 +189,7 @@ def test_a_broker_that_has_pop_knows_the_group(root: Path, is_old: bool) -> None
     _pop(share, 0)
     share.close()
     assert _stored(root)
-    assert (GROUP in (read_subscription_groups(str(root)) or {})) is not is_old
+    assert (GROUP in (read_subscription_groups(Opened(str(root))) or {})) is not is_old
 
 
 @pytest.mark.parametrize("fifo", [True, False])

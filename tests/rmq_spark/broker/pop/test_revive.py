@@ -22,6 +22,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import read_topics
+from store_format.opened.store import Opened
 from store_format.pop.records import CheckPoint, as_json, from_json
 from store_format.pop.state import PopState
 from tests.rmq_spark.broker.pop.test_share import NOW_MS, QUEUES, RETRY, open_share, pop
@@ -81,10 +82,10 @@ def test_what_is_not_acknowledged_comes_again_after_its_time_and_once(
     assert {(m.queue_id, m.reconsume_times) for m in found} == {(0, 1)}
     assert {m.properties["1ST_POP_TIME"] for m in found} == {str(NOW_MS)}
     assert {m.properties["ORIGIN_GROUP"] for m in found} == {"g"}
-    topics = read_topics(str(root))
+    topics = read_topics(Opened(str(root)))
     assert topics is not None
     assert (topics[RETRY].read_queue_nums, topics[RETRY].write_queue_nums, topics[RETRY].perm) == (1, 1, 6)
-    assert read_group_offsets(str(root), "g")[RETRY, 0] == 0
+    assert read_group_offsets(Opened(str(root)), "g")[RETRY, 0] == 0
 
 
 def test_an_old_handle_acknowledges_nothing_after_the_revive(share: ConsumerShare) -> None:
@@ -124,7 +125,7 @@ def test_a_copy_that_fails_again_stays_in_the_retry_topic(share: ConsumerShare, 
         (times, str(NOW_MS)) for times in (1, 2, 3)
     ]
     share.keep()
-    assert read_group_offsets(str(root), "g")[RETRY, 0] == 2
+    assert read_group_offsets(Opened(str(root)), "g")[RETRY, 0] == 2
 
 
 @pytest.mark.parametrize("conf", ["", "flushDiskType=ASYNC_FLUSH\n"])
@@ -219,7 +220,7 @@ def test_separate_queues_of_the_retry_topic(share: ConsumerShare, root: Path) ->
     wait_until(share, LATER_MS)
     assert share.revive() == ReviveCounts(copies=2)
     assert Counter(m.queue_id for m in copies(root)) == {3: 2}
-    assert {q for t, q in read_group_offsets(str(root), "g") if t == RETRY} == {0, 1, 2, 3}
+    assert {q for t, q in read_group_offsets(Opened(str(root)), "g") if t == RETRY} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

@@ -27,6 +27,7 @@ from store_format import MessageStore
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
+from store_format.opened.store import Opened
 from store_format.pop.state import PopState
 from tests.support.popped import Clock
 from tests.support.staged import append, make_store, numbered
@@ -72,7 +73,9 @@ def pop(share: ConsumerShare, queue: tuple[int, int], count: int, invisible_ms: 
 
 
 def committed(root: Path) -> dict[int, int]:
-    return {queue: at for (topic, queue), at in read_group_offsets(str(root), "g").items() if topic == "T"}
+    return {
+        queue: at for (topic, queue), at in read_group_offsets(Opened(str(root)), "g").items() if topic == "T"
+    }
 
 
 def next_offsets(share: ConsumerShare) -> dict[int, int]:
@@ -101,7 +104,7 @@ def test_a_new_group_starts_by_its_mode_and_commits_at_once(
 
 
 def test_a_group_with_offsets_starts_there(root: Path) -> None:
-    write_group_offsets(str(root), "g", {("T", 0): 3, ("T", 1): 4, ("U", 0): 1}, timestamp=1)
+    write_group_offsets(Opened(str(root)), "g", {("T", 0): 3, ("T", 1): 4, ("U", 0): 1}, timestamp=1)
     share = open_share(root)
     assert next_offsets(share) == {0: 3, 1: 4}
     share.begin(QUEUES)
@@ -112,7 +115,7 @@ def test_a_group_with_offsets_starts_there(root: Path) -> None:
 def test_an_offset_behind_the_end_is_lowered_and_one_before_the_queue_is_raised_with_a_count(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_group_offsets(str(root), "g", {("T", 0): 30}, timestamp=1)
+    write_group_offsets(Opened(str(root)), "g", {("T", 0): 30}, timestamp=1)
     share = open_share(root)
     share.begin([(0, 0)])
     assert (next_offsets(share)[0], share.lost) == (10, 0)
@@ -128,7 +131,7 @@ def test_messages_that_retention_deleted_are_counted(
     root = shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "s")
     store = MessageStore.open(str(root))
     queue = next(each for each in store.queues() if each.min_offset > 1)
-    write_group_offsets(str(root), "g", {queue.key: 1}, timestamp=1)
+    write_group_offsets(Opened(str(root)), "g", {queue.key: 1}, timestamp=1)
     share = ConsumerShare.open(store, "g", queue.topic)
     share.begin([(0, queue.queue_id)])
     assert next_offsets(share)[queue.queue_id] == queue.min_offset
@@ -159,7 +162,7 @@ def test_a_consumer_counts_messages_that_retention_deleted_once(
 def test_a_torn_offset_file_keeps_no_message_from_coming_again(root: Path) -> None:
     clock = Clock(NOW_MS)
     group = {("T", queue_id): 0 for queue_id in range(4)}
-    write_group_offsets(str(root), "g", group, timestamp=1)
+    write_group_offsets(Opened(str(root)), "g", group, timestamp=1)
     with SimpleConsumer(str(root), "g", {"T": "*"}, await_duration=0.0, clock_ms=clock) as consumer:
         assert len(consumer.receive(32, 10)) > 0
         store = consumer._stores._stores[str(root)]
@@ -178,7 +181,7 @@ def test_a_retry_topic_starts_at_its_first_message(root: Path) -> None:
     share = open_share(root)
     share.begin([(1, 0)])
     assert share.run(lambda state: state.queues[1, 0].next_offset) == 0
-    assert read_group_offsets(str(root), "g") == {(RETRY, 0): 0}
+    assert read_group_offsets(Opened(str(root)), "g") == {(RETRY, 0): 0}
     share.close()
 
 
@@ -279,7 +282,7 @@ def test_a_kill_before_the_file_is_written_moves_nothing(root: Path) -> None:
     share.begin(QUEUES)
     point = pop(share, (0, 1), 5)
     share.run(lambda state: state.ack(point.key))
-    known = read_group_offsets(str(root), "g")
+    known = read_group_offsets(Opened(str(root)), "g")
     for _ in range(2):  # noted twice, never written
         share.run(lambda state: compared(state, share.name, known))
         share.run(lambda state: state.skip(0, 1, state.queues[0, 1].next_offset + 1))

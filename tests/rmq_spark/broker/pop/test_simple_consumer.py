@@ -25,6 +25,7 @@ from store_format.commit.recover import recover
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, drain, popped_store
@@ -275,7 +276,7 @@ def test_a_consumer_goes_on_after_somebody_has_removed_the_in_flight_log(tmp_pat
         assert [message.offset for message in found] in ([0, 1, 2, 3], [2, 3])
         assert live_topics(str(root), GROUP) == [TOPIC]
         consumer.ack(found)
-    assert read_group_offsets(str(root), GROUP) == {(TOPIC, 0): 4}
+    assert read_group_offsets(Opened(str(root)), GROUP) == {(TOPIC, 0): 4}
 
 
 def test_the_garbage_collector_ends_a_consumer_in_the_middle_of_another_one(
@@ -379,7 +380,7 @@ def test_a_recovered_copy_knows_what_is_in_flight(tmp_path: Path) -> None:
         consumer.ack(others)
         recover(str(root), into=str(new)).apply()
         rest = len(drain(consumer))
-    assert read_in_flight(in_flight_directory(str(new), GROUP, TOPIC)) is not None
+    assert read_in_flight(in_flight_directory(Opened(str(new)), GROUP, TOPIC)) is not None
     with SimpleConsumer(str(new), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
         found = drain(consumer)
     assert len(found) == rest == 100 - 1 - len(others)

@@ -28,6 +28,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import pop_retry_topic
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.state import RETRY, PopState
 from tests.support.popped import Clock
@@ -159,7 +160,7 @@ def bodies(first: int, count: int) -> list[bytes]:
 
 
 def state(store: Path) -> PopState:
-    found = read_in_flight(in_flight_directory(str(store), "g", "T"))
+    found = read_in_flight(in_flight_directory(Opened(str(store)), "g", "T"))
     assert found is not None
     return found
 
@@ -254,7 +255,12 @@ def test_without_a_match_the_next_messages_are_looked_at(store: Path, query: Beg
     one.positions.bound_now()
     assert not one.step()
     # as from a broker, queues without a message have an offset too
-    assert read_group_offsets(str(store), "g") == {("T", 0): 20, ("T", 1): 20, ("T", 2): 0, ("T", 3): 0}
+    assert read_group_offsets(Opened(str(store)), "g") == {
+        ("T", 0): 20,
+        ("T", 1): 20,
+        ("T", 2): 0,
+        ("T", 3): 0,
+    }
 
 
 def test_members_divide_what_waits(tmp_path: Path, query: Begin) -> None:
@@ -606,7 +612,7 @@ class Lives:
 
     def expired(self, now: int) -> set[bytes]:
         """The bodies of what nobody has acknowledged or renewed until `now`."""
-        known = read_in_flight(in_flight_directory(str(self.store), "g", "T")) or PopState()
+        known = read_in_flight(in_flight_directory(Opened(str(self.store)), "g", "T")) or PopState()
         points = [each for each in known.check_points() if each.visible_at <= now]
         found: set[bytes] = set()
         for point in points:

@@ -18,6 +18,7 @@ from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.errors import InvalidReceiptHandleError, OptionError
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.support.popped import GROUP, TOPIC, append_numbered, drain, popped_store
 
@@ -45,7 +46,7 @@ def _read_all(consumer: SimpleConsumer) -> list[int]:
 
 
 def _open_files(root: Path, topic: str) -> int:
-    directory = in_flight_directory(str(root), GROUP, topic)
+    directory = in_flight_directory(Opened(str(root)), GROUP, topic)
     files = (os.path.realpath(f"/dev/fd/{each}") for each in os.listdir("/dev/fd"))
     return sum(each.startswith(f"{directory}/") for each in files)
 
@@ -81,10 +82,10 @@ def test_what_was_in_flight_comes_after_its_invisible_time(root: Path, consumer:
     consumer.ack(messages[0])
     consumer.subscribe("Other")
     consumer.unsubscribe(TOPIC)
-    state = read_in_flight(in_flight_directory(str(root), GROUP, TOPIC))
+    state = read_in_flight(in_flight_directory(Opened(str(root)), GROUP, TOPIC))
     assert state is not None
     assert state.is_closed
-    assert read_group_offsets(str(root), GROUP)[TOPIC, 0] == 3
+    assert read_group_offsets(Opened(str(root)), GROUP)[TOPIC, 0] == 3
     with pytest.raises(InvalidReceiptHandleError, match="before it unsubscribes"):
         consumer.ack(messages[1])
     consumer.unsubscribe("Other")
@@ -322,6 +323,6 @@ def test_a_handle_that_is_not_valid_keeps_no_other_message_from_its_acknowledgem
     handles = [message.receipt_handle for message in consumer.receive(32, 60)]
     with pytest.raises(InvalidReceiptHandleError, match="'no handle' is not a handle"):
         consumer.ack(["no handle", *handles])
-    state = read_in_flight(in_flight_directory(str(root), GROUP, TOPIC))
+    state = read_in_flight(in_flight_directory(Opened(str(root)), GROUP, TOPIC))
     assert state is not None
     assert (state.totals["acked"], state.in_flight) == (5, 0)

@@ -24,6 +24,7 @@ from store_format.diagnose import diagnose
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, TIMER_LOG_UNIT, pack
 from store_format.metadata.read import BrokerConf
+from store_format.opened.store import Opened
 from store_format.read.store import Store
 from store_format.views.retention import unread_before
 from tests.support import goldens
@@ -319,9 +320,9 @@ def test_a_store_as_before_the_broker_s_cleaning_becomes_what_the_broker_left(
 def test_the_broker_left_nothing_that_our_rules_delete(golden: Golden) -> None:
     root = golden(CLEANED)
     log_min = min(int(name) for name in names(root)["commitlog"])
-    assert list(following_files(str(root), log_min)) == []
+    assert list(following_files(Opened(str(root)), log_min)) == []
     newest = {str(root / directory / max(there)) for directory, there in names(root).items()}
-    assert not newest & {each.path for each in following_files(str(root), 1 << 40)}
+    assert not newest & {each.path for each in following_files(Opened(str(root)), 1 << 40)}
 
 
 def test_batch_queues_extensions_and_timer_log(tmp_path: Path) -> None:
@@ -350,12 +351,12 @@ def test_batch_queues_extensions_and_timer_log(tmp_path: Path) -> None:
     for number, last in enumerate((999, 1000, 1001)):
         timer = columns(TIMER_LOG_UNIT, size=[52, 52], magic=[1, 1], physical_offset=[last - 50, last])
         write("timerlog", 128 * number, timer.ljust(128, b"\0"))
-    found = [(each.kind, each.start) for each in following_files(str(root), 1000)]
+    found = [(each.kind, each.start) for each in following_files(Opened(str(root)), 1000)]
     assert found == [
         ("consumequeue", 0), ("consumequeue", 40), ("consumequeue_ext", 0), ("batchconsumequeue", 0),
         ("timerlog", 0),
     ]  # fmt: skip
-    kept = [(each.kind, each.start) for each in following_files(str(root), 1 << 40)]
+    kept = [(each.kind, each.start) for each in following_files(Opened(str(root)), 1 << 40)]
     assert ("consumequeue", 120) not in kept
     assert [start for kind, start in kept if kind == "timerlog"] == [0, 128]
 

@@ -25,6 +25,7 @@ from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC
+from store_format.opened.store import Opened
 from tests.rmq_spark.broker.pop.test_revive import without_places
 from tests.support import oracle
 from tests.support.oracle import Message
@@ -51,7 +52,7 @@ def test_delivers_the_bytes_that_a_broker_delivered(
     """delayOffset.json is set back to 0: what the broker delivered is delivered again."""
     root = shutil.copytree(golden(name), tmp_path / "store")
     before = messages_of(root)
-    done = read_delay_offsets(str(root))
+    done = read_delay_offsets(Opened(str(root)))
     assert done is not None
     (root / "config" / "delayOffset.json").write_text(
         json.dumps({"offsetTable": {level: 0 for level, offset in done.items() if offset}})
@@ -69,7 +70,9 @@ def test_delivers_the_bytes_that_a_broker_delivered(
         without_places(oracle.encode_message(by_broker[_identity(m)])) for m in wanted
     ]
     assert {m.store_timestamp for m in ours} == {now_ms}
-    assert read_delay_offsets(str(root)) == done | {level: 0 for level, offset in done.items() if not offset}
+    assert read_delay_offsets(Opened(str(root))) == done | {
+        level: 0 for level, offset in done.items() if not offset
+    }
     again = run_once(str(root), ["schedule"], now_ms, apply=True).to_pylist()[0]
     assert (again["due"], again["done"], again["lateMs"]) == (0, 0, None)
 
@@ -83,7 +86,7 @@ def test_a_message_is_delivered_when_its_level_has_passed_and_not_before(root: P
     due = run_once(str(root), ["schedule"], BEGIN_MS + 10_250, apply=True).to_pylist()[0]
     assert (due["done"], due["lateMs"]) == (2, 250)
     assert due["nextDue"].timestamp() * 1000 == BEGIN_MS + _MINUTE_MS
-    assert read_delay_offsets(str(root)) == {3: 2, 5: 0}
+    assert read_delay_offsets(Opened(str(root))) == {3: 2, 5: 0}
     assert run_once(str(root), ["schedule"], BEGIN_MS + _MINUTE_MS, apply=True).to_pylist()[0]["done"] == 1
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(3)}
 
@@ -94,7 +97,7 @@ def test_the_state_file_counts_unless_the_last_turn_began_there(root: Path) -> N
     run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     path.unlink()  # as if the process had died after the commit
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 0
-    assert read_delay_offsets(str(root)) == {1: 4}
+    assert read_delay_offsets(Opened(str(root))) == {1: 4}
 
     path.write_text('{"offsetTable":{1:2}}')  # a person wants the last two again
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 2
@@ -106,7 +109,7 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected(root: Path) -> None
     path = root / "config" / "delayOffset.json"
     path.write_text('{"offsetTable":{1:50}}')
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 0
-    assert read_delay_offsets(str(root)) == {1: 3}
+    assert read_delay_offsets(Opened(str(root))) == {1: 3}
     append(root, delayed("T", 1, 3, 1))
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
 
@@ -119,7 +122,7 @@ def test_messages_that_retention_deleted_are_left_out(root: Path, caplog: pytest
     with caplog.at_level("WARNING"):
         assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
     assert bodies(root, "T") == {b"message 1 of T": 1}
-    assert read_delay_offsets(str(root)) == {1: 2}
+    assert read_delay_offsets(Opened(str(root))) == {1: 2}
 
 
 def test_a_message_for_the_topic_of_half_messages_is_discarded(root: Path) -> None:
@@ -127,7 +130,7 @@ def test_a_message_for_the_topic_of_half_messages_is_discarded(root: Path) -> No
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
     assert not bodies(root, HALF_TOPIC)
     assert bodies(root, "T") == {b"message 1 of T": 1}
-    assert read_delay_offsets(str(root)) == {1: 2}
+    assert read_delay_offsets(Opened(str(root))) == {1: 2}
 
 
 def _no_queue(message: Message) -> Message:
@@ -151,7 +154,7 @@ def test_a_message_that_cannot_be_delivered_stops_its_level_only(
         with pytest.raises(CorruptStoreError, match=r"commitlog/0+ at byte|SCHEDULE_TOPIC_XXXX-0 offset 1"):
             run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     assert bodies(root, "T") == {b"message 0 of T": 1, b"message 3 of T": 1}
-    assert read_delay_offsets(str(root)) == {1: 1, 2: 1}
+    assert read_delay_offsets(Opened(str(root))) == {1: 1, 2: 1}
     assert not root.with_name("T").exists()
 
 
@@ -202,9 +205,9 @@ def test_levels_of_another_store_are_as_for_a_broker(root: Path) -> None:
     append(root, delayed("T", 3, 0, 3))
     (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:7,3:1,5:9}}')
     assert run_once(str(root), ["schedule"], _FUTURE_MS)["error"].to_pylist() == [None]
-    assert read_delay_offsets(str(root)) == {1: 7, 3: 1, 5: 9}
+    assert read_delay_offsets(Opened(str(root))) == {1: 7, 3: 1, 5: 9}
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)["done"].to_pylist() == [2]
-    assert read_delay_offsets(str(root)) == {1: 0, 3: 3, 5: 0}
+    assert read_delay_offsets(Opened(str(root))) == {1: 0, 3: 3, 5: 0}
     append(root, delayed("T", 5, 9, 2))
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)["done"].to_pylist() == [2]
 
@@ -224,7 +227,7 @@ def test_the_plan_lists_the_due_messages_and_writes_nothing(
     root = golden("delay-tx-5.5.0")
     with unchanged(root):
         store = MessageStore.open(str(root))
-        plan = schedule.Schedule().plan(store, read_ledger(str(root)), Now(_FUTURE_MS))
+        plan = schedule.Schedule().plan(store, read_ledger(Opened(str(root))), Now(_FUTURE_MS))
         table = plan.table()
     assert plan.due == table.num_rows == 43
     assert table.column_names[0] == "delayLevel"
@@ -246,7 +249,7 @@ def test_a_message_for_a_topic_that_is_not_written_to_stops_its_level_there(root
     ):
         run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (*range(13), 20)}
-    assert read_delay_offsets(str(root)) == {1: 13, 2: 1}
+    assert read_delay_offsets(Opened(str(root))) == {1: 13, 2: 1}
 
     (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:14,2:1}}')  # a person skips it
     run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
@@ -258,7 +261,7 @@ def test_a_message_above_the_size_of_today_is_delivered(tmp_path: Path) -> None:
     """A broker with a maxMessageSize of 8 MiB stored it."""
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 16 << 20, 400, 50, 200))
     (message,) = delayed("T", 1, 0, 1)
-    writer = StagingWriter(str(root), "large")
+    writer = StagingWriter(Opened(str(root)), "large")
     columns = columns_of([replace(message, body=bytes(5 << 20))])
     stage_columns(writer, columns, message_size_max=8 << 20)
     commit(str(root), [writer.close()], options=CommitOptions(clock=lambda: BEGIN_MS))

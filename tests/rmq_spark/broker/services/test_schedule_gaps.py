@@ -9,6 +9,7 @@ import pytest
 from rmq_spark.services import recover, run_once
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.metadata.read import BrokerConf, read_delay_offsets
+from store_format.opened.store import Opened
 from tests.support.staged import make_store
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed
 
@@ -25,14 +26,14 @@ def test_a_level_goes_on_behind_a_message_that_a_salvage_gave_up(tmp_path: Path)
         file.write(b"X" * 9)
     with pytest.raises(CorruptStoreError):
         run_once(str(root), ["schedule"], BEGIN_MS + 100_000, apply=True)
-    assert read_delay_offsets(str(root)) == {1: 3, 2: 2}
+    assert read_delay_offsets(Opened(str(root))) == {1: 3, 2: 2}
     copy = tmp_path / "copy"
     recover(str(root), into=str(copy), salvage=True).apply()
     for seconds in (200, 201):
         run_once(str(copy), ["schedule"], BEGIN_MS + seconds * 1000, apply=True)
     expected = [f"message {i} of T".encode() for i in range(12) if i != 3]
     assert sorted(bodies(copy, "T").elements()) == sorted(expected)
-    assert read_delay_offsets(str(copy)) == {1: 10, 2: 2}
+    assert read_delay_offsets(Opened(str(copy))) == {1: 10, 2: 2}
 
 
 def test_messages_of_a_level_that_the_setting_lacks_are_an_error(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from store_format.errors import CorruptStoreError, OptionError, UnsupportedForma
 from store_format.metadata.read import BrokerConf, read_timer_metrics
 from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
 from store_format.metadata.timer_write import timer_check_bytes
+from store_format.opened.store import Opened
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import make_store, messages_of
@@ -87,8 +88,8 @@ def test_the_log_and_the_wheel_are_those_of_a_broker(golden: Callable[[str], Pat
     assert (check.last_timer_log_flush_pos, check.last_timer_queue_offset) == (3640, 70)
     # timermetrics: what waits in the end is what the broker counted
     assert _turn(root, LATER_MS)["done"] == 40
-    theirs = read_timer_metrics(str(golden(GOLDEN)))
-    ours = read_timer_metrics(str(root))
+    theirs = read_timer_metrics(Opened(str(golden(GOLDEN))))
+    ours = read_timer_metrics(Opened(str(root)))
     assert ours is not None
     assert theirs is not None
     assert {topic: each.count for topic, each in ours.items()} == {"Timer": 30}
@@ -192,7 +193,7 @@ def test_a_recalled_message_is_not_delivered(root: Path, has_topic: bool, turn_b
     assert (report["due"], report["done"]) == (3, 2)
     assert bodies(root, "T") == {b"message 0 of T": 1, b"message 2 of T": 1}
     assert _turn(root, out_ms + 9_000, conf)["done"] == 0
-    metrics = read_timer_metrics(str(root))
+    metrics = read_timer_metrics(Opened(str(root)))
     assert turn_before == (metrics is not None), "a turn without a change writes no count"
     assert metrics is None or metrics["T"].count == 0
 

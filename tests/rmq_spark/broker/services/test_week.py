@@ -32,6 +32,7 @@ from store_format.names import (
     dead_letter_topic,
     retry_topic,
 )
+from store_format.opened.store import Opened
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import columns_of, make_store
@@ -149,7 +150,7 @@ class Week:
     def consume(self, hour: int, now_ms: int) -> None:
         root = str(self.root)
         topics = ("Orders", retry_topic(_GROUP))
-        committed = read_group_offsets(root, _GROUP)
+        committed = read_group_offsets(Opened(root), _GROUP)
         failed: list[tuple[str, int, int]] = []
         for queue in MessageStore.open(root).queues(topics.__contains__):
             start = committed.get(queue.key, 0)
@@ -164,7 +165,7 @@ class Week:
                 root, _GROUP, failed,
                 max_reconsume_times=_RETRIES_MAX, key=("consumer", hour), now_ms=now_ms, broker_conf=_CONF,
             )  # fmt: skip
-        write_group_offsets(root, _GROUP, committed, timestamp=now_ms)
+        write_group_offsets(Opened(root), _GROUP, committed, timestamp=now_ms)
 
     def _handle(self, row: dict[str, object], now_ms: int) -> bool:
         keys = row["keys"]

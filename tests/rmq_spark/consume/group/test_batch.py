@@ -20,6 +20,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError
 from store_format.files.polling import Clocks
 from store_format.metadata.group_offsets import write_group_offsets
+from store_format.opened.store import Opened
 from tests.support.reads import copy_of, read, told, told_places
 from tests.support.staged import append, deleted_topic, make_store, numbered
 
@@ -37,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 def _commit(root: Path, group: str = "audit", **queues: int) -> None:
     offsets = {("T", int(name[1:])): offset for name, offset in queues.items()}
-    write_group_offsets(str(root), group, offsets, timestamp=1, is_reset=True)
+    write_group_offsets(Opened(str(root)), group, offsets, timestamp=1, is_reset=True)
 
 
 def _batch(root: Path, **options: str) -> dict[int, tuple[int, int]]:

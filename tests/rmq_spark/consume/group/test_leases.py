@@ -10,13 +10,14 @@ import pytest
 
 from rmq_spark.consume.group.directory import PopLease, live_topics
 from store_format.errors import StoreInUseError
+from store_format.opened.store import Opened
 from store_format.pop.log import InFlightLog, in_flight_directory
 from store_format.pop.state import PopState
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    directory = in_flight_directory(str(tmp_path), "g", "T")
+    directory = in_flight_directory(Opened(str(tmp_path)), "g", "T")
     InFlightLog(directory).run(PopState.open)
     return directory
 

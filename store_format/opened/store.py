@@ -1,0 +1,18 @@
+"""`Opened`: a store's directory as one value, which every function takes that looks into the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store's directory at `path`, which is absolute or an address on object storage or HDFS.
+
+    As a text it is its path, for messages.
+    """
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
