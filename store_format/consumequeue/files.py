@@ -25,7 +25,7 @@ from store_format.errors import (
     TruncatedRecordError,
 )
 from store_format.files.paths import Refused, StoreFile, offset_file_name, refuse
-from store_format.files.read import exists, list_directories, list_store_files, open_view
+from store_format.files.read import exists, kept_view, list_directories, list_store_files
 from store_format.files.view import FileView
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
@@ -521,7 +521,7 @@ class UnitFiles:
             self.close()
             path = f"{self.directory}/{offset_file_name(file_start)}"
             try:
-                self._view = open_view(path)
+                self._view = kept_view(path)
             except FileNotFoundError as error:
                 topic, queue_id = self._queue
                 raise OffsetOutOfRangeError(

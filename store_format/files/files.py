@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from store_format.errors import CorruptStoreError, StoreNotFoundError
@@ -23,6 +25,7 @@ from store_format.files.paths import (
     Refused,
     StoreFile,
     denied,
+    is_settled,
     open_descriptor,
     refuse,
     symbolic_link,
@@ -31,6 +34,7 @@ from store_format.files.paths import (
 if TYPE_CHECKING:
     from store_format.files.view import FileView
 
+_VIEWS_MAX = 128  # of one look
 SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
 
 _Found = TypeVar("_Found")
@@ -253,6 +257,10 @@ class Files:
 
         return FileView(path)
 
+    def kept_view(self, path: str) -> FileView:
+        """`view` of a file that is opened again and again in one look, which keeps it open."""
+        return self.view(path)
+
     def look_at_each(
         self, found: Iterable[_Found], look: Callable[[_Found], _Look]
     ) -> Iterator[tuple[_Found, _Look]]:
@@ -260,6 +268,46 @@ class Files:
         of very many objects, only the blocks that are needed are fetched.
         """
         return ((each, look(each)) for each in found)
+
+
+class LookedFiles(Files):
+    """The files of local disks in one look: a small file is read once, and a queue's file is opened once, as
+    long as its identity stays. The memory ends with the look.
+    """
+
+    def __init__(self) -> None:
+        self._small: dict[str, tuple[tuple[int, int, int], bytes]] = {}
+        self._views: OrderedDict[str, FileView] = OrderedDict()
+
+    def read(self, path: str, size_max: int = SMALL_FILE_SIZE_MAX) -> bytes | None:
+        identity = self.stat_identity(path)
+        if identity is None:
+            return None
+        known = self._small.get(path)
+        if known is not None and known[0] == identity:
+            return known[1]
+        data = super().read(path, size_max)
+        if data is not None and is_settled(identity, time.time_ns()):
+            self._small[path] = identity, data
+        return data
+
+    def readable_identity(self, path: str) -> tuple[int, int, int] | None:
+        with suppress(CorruptStoreError):  # a link, for one: `super` raises the same
+            self.read(path)
+            if path in self._small:
+                return self._small[path][0]
+        return super().readable_identity(path)
+
+    def kept_view(self, path: str) -> FileView:
+        from store_format.files.view import KeptView  # it imports numpy
+
+        view = self._views.pop(path, None)
+        if view is None or view.identity != self.named_identity(path):
+            view = KeptView(path)
+        self._views[path] = view
+        if len(self._views) > _VIEWS_MAX:
+            self._views.popitem(last=False)
+        return view
 
 
 def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 from store_format.errors import (
@@ -20,7 +21,7 @@ from store_format.errors import (
 )
 from store_format.files import paths
 from store_format.files.client import Access, StoredObject
-from store_format.files.files import SMALL_FILE_SIZE_MAX, Files
+from store_format.files.files import SMALL_FILE_SIZE_MAX, Files, LookedFiles
 from store_format.files.paths import (
     OFFSET_NAME,
     DirectoryEntry,
@@ -88,6 +89,14 @@ class StorePlaces:
         self._disks = Files()
         self._remote: dict[str, ObjectFiles] = {}
         self._access: dict[str, Access] = {}
+
+    def in_one_look(self) -> StorePlaces:
+        """These places, whose disks remember what was read (`LookedFiles`)."""
+        if isinstance(self._disks, LookedFiles):
+            return self
+        found = copy(self)
+        found._disks = LookedFiles()
+        return found
 
     def files_at(self, path: str) -> Files:
         """The files of the place that a path leads to."""
@@ -184,6 +193,16 @@ def all_answered() -> Iterator[None]:
     for _, (count, text) in clients.unanswered().items() - before:
         if count:
             raise StoreUnreachableError(text)
+
+
+@contextmanager
+def looked_at_once() -> Iterator[None]:
+    """For the code of one answer: no small file of a local disk is read twice, unless it has changed."""
+    token = _places.set(places().in_one_look())
+    try:
+        yield
+    finally:
+        _places.reset(token)
 
 
 @contextmanager
@@ -305,6 +324,11 @@ def read_range(path: str, position: int, length: int, size: int) -> bytes:
 def open_view(path: str) -> FileView:
     """See `Files.view`."""
     return places().files_at(path).view(path)
+
+
+def kept_view(path: str) -> FileView:
+    """See `Files.kept_view`."""
+    return places().files_at(path).kept_view(path)
 
 
 class FileCache:

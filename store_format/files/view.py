@@ -187,6 +187,12 @@ class FileView:
             self._descriptor = -1
 
 
+class KeptView(FileView):
+    """A view that several readers have: `close` leaves it open, and it closes with its last reader."""
+
+    def close(self) -> None: ...
+
+
 class Runs(NamedTuple):
     """Ranges of a file that are read together: where each run begins and ends in the file, and the way from
     there to its place in the window. `positions` are those of the ranges in the window.

@@ -22,6 +22,7 @@ from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
+from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _OFFSETS = (
 
 
 @click.command("groups")
+@looked_at_once()
 @store_argument()
 @now_option
 @group_options

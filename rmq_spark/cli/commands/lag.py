@@ -27,6 +27,7 @@ from store_format.display.text import first_names, shown
 from store_format.display.units import size_text, until_text
 from store_format.errors import StoreError
 from store_format.files import paths
+from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ _THEN = (
 
 
 @click.command("lag")
+@looked_at_once()
 @store_argument()
 @now_option
 @broker_conf_option

@@ -26,6 +26,7 @@ from rmq_spark.cli.options import (
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
 from rmq_spark.cli.remarks import Progress, nothing, remark
 from store_format.display.text import shown
+from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def warn_of_damage(tolerance: Tolerance) -> int:
 
 
 @click.command("head")
+@looked_at_once()
 @store_argument()
 @skip_damage_option
 @filter_options(*HEAD_FILTERS, "offset", limit=_COUNT)
@@ -155,6 +157,7 @@ def tail_(
 
 
 @click.command("get")
+@looked_at_once()
 @store_argument()
 @click.argument("id", metavar="ID")
 @output_options(raw=True)
@@ -194,6 +197,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
 
 
 @click.command("find")
+@looked_at_once()
 @store_argument()
 @click.argument("word", metavar="[WORD]", required=False)
 @click.option("--id", "message_id", metavar="ID", help="The message with this UNIQ_KEY or offset message id.")

@@ -24,6 +24,7 @@ from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.display.text import shown
 from store_format.display.units import count_text
+from store_format.files.read import looked_at_once
 from store_format.names import LMQ_PREFIX
 from store_format.read.choice import MessageChoice
 
@@ -69,6 +70,7 @@ _FILES = (
 
 
 @click.command("info")
+@looked_at_once()
 @store_argument()
 @click.option(
     "--view",
@@ -201,6 +203,7 @@ def _view_name(name: str) -> str:
 
 
 @click.command("ls")
+@looked_at_once()
 @store_argument()
 @click.option("-l", "--queues", is_flag=True, help="One row for each queue instead of each topic.")
 @filter_options("topic", "all", "queue", "limit")
@@ -225,6 +228,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
 
 
 @click.command("du")
+@looked_at_once()
 @store_argument()
 @click.option(
     "--by",

@@ -27,6 +27,7 @@ from store_format.display.rows import iso_utc, plain_rows
 from store_format.display.text import shown
 from store_format.display.units import count_text, size_text, until_text
 from store_format.errors import OptionError
+from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ _LEVELS = {
 
 
 @click.command("retention")
+@looked_at_once()
 @store_argument()
 @broker_conf_option
 @file_reserved_time_option

@@ -16,6 +16,7 @@ from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
+from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _TRACED_MAX = 20
 
 
 @click.command("trace")
+@looked_at_once()
 @store_argument()
 @click.argument("id", metavar="[ID]", required=False)
 @filter_options("topic", "key", "limit", limit=_TRACED_MAX)

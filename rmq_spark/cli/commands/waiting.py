@@ -22,6 +22,7 @@ from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view, wants_bodies, with_body_option
 from store_format.display.text import shown
 from store_format.errors import StoreError
+from store_format.files.read import looked_at_once
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
 from store_format.read.choice import MessageChoice
 
@@ -69,6 +70,7 @@ _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unkno
 
 
 @click.command("dlq")
+@looked_at_once()
 @store_argument()
 @click.option(
     "-g",
@@ -210,6 +212,7 @@ def _letters(count: int) -> str:
 
 
 @click.command("delay")
+@looked_at_once()
 @store_argument()
 @now_option
 @broker_conf_option
@@ -245,6 +248,7 @@ def delay_(
 
 
 @click.command("half")
+@looked_at_once()
 @store_argument()
 @now_option
 @broker_conf_option
