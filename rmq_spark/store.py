@@ -22,7 +22,6 @@ from store_format.files import paths
 from store_format.files.read import places
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
-from store_format.notebook.cards import table_card
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import offsets_in_time, read_chosen
 from store_format.read.store import Queue, Store
@@ -93,6 +92,8 @@ class Messages:
         return f"<Messages of {self._choice.glob or 'all topics'} in {of}: iterate, head(), to_table()>"
 
     def _repr_html_(self) -> str:
+        from store_format.notebook.cards import table_card  # a task shows no table
+
         table = self.head(_CARD_ROWS)
         table = table.select(wide_last(table.schema.names))
         title = self._choice.glob or "all topics"

@@ -29,7 +29,7 @@ ROOMS = [
     *(
         f"store_format.{room}"
         for room in (
-            *("display", "errors", "names", "layouts", "kernels", "arrays", "java", "files"),
+            *("display", "errors", "names", "layouts", "kernels", "arrays", "java", "files", "opened"),
             *("message", "metadata", "commitlog", "consumequeue", "index", "bookkeeping", "survey", "read"),
             *("search", "follow", "pop", "commit", "diagnose", "views", "notebook", "store", ""),
         )
@@ -415,6 +415,41 @@ def test_paths_of_stores_are_asked_in_one_room() -> None:
         or "os.path" in _imports(_nodes_at_run_time(_tree(module)))
     }
     assert found == set(), f"only {FILE_ROOM} asks os.path"
+
+
+def _parameters(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
+    """Each function, with its parameters that are texts."""
+    for node in _nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            each = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            texts = (part.arg for part in each if part.annotation and ast.unparse(part.annotation) == "str")
+            yield node.name, set(texts)
+
+
+@pytest.mark.process
+def test_functions_take_an_opened_store() -> None:
+    """In place of its path, but for those that open a store or make one, and what these call first."""
+    found = [
+        f"{module}: {name}"
+        for module in MODULES
+        if module.startswith("store_format/") and not module.startswith(FILE_ROOM)
+        for name, parameters in _parameters(_tree(module))
+        if "root" in parameters
+    ]
+    assert 10 < len(found) <= 22, found
+
+
+@pytest.mark.process
+def test_where_a_path_leads_is_asked_in_few_places() -> None:
+    """To a disk, or to object storage: `Files` is chosen once."""
+    calls = [
+        module
+        for module in MODULES
+        if module.startswith("store_format/")
+        for node in _nodes(_tree(module))
+        if isinstance(node, ast.Call) and _last_name(node.func) == "is_remote"
+    ]
+    assert 5 < len(calls) <= 10, calls
 
 
 @pytest.mark.parametrize(

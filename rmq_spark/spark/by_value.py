@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PACKAGES = ("rmq_spark", "store_format")
+_SHOWN = "store_format.notebook"  # what a notebook shows of a store: no task does
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -149,7 +150,7 @@ def packed_sources() -> bytes:
     sources, needed, found = _sources(), ["rmq_spark.spark.data_source"], {}
     while needed:
         name = needed.pop()
-        if name in sources and name not in found:
+        if name in sources and name not in found and not name.startswith(_SHOWN):
             tree = ast.parse(sources[name][0])
             needed += [name.rpartition(".")[0], *_imports(tree)]
             found[name] = _without_docstrings(tree), sources[name][1]

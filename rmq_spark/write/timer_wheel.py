@@ -44,9 +44,9 @@ from store_format.metadata.timer_write import (
 )
 from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC
 from store_format.opened.store import Opened
-from store_format.read.snapshot import take_snapshot
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored
+from store_format.survey.snapshot import take_snapshot
 
 _log = logging.getLogger(__name__)
 

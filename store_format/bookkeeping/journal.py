@@ -51,6 +51,7 @@ from store_format.files.read import FileCache, entry_names, read_bytes, stat_ide
 from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
 from store_format.message.locate import locate
+from store_format.metadata.read import BrokerConf
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 
@@ -318,6 +319,18 @@ def note_path(opened: Opened) -> str:
 def rebuild_state(opened: Opened) -> tuple[frozenset[str], tuple[int, int, int] | None]:
     """What a reader compares before and after it lists which queues have files; mostly two missing files."""
     return entry_names(rebuild_path(opened), missing_ok=True), stat_identity(note_path(opened))
+
+
+def is_sync(opened: Opened, conf: BrokerConf) -> bool:
+    """Whether a commit of a service waits for the disk: as the settings say, else as the last commit did.
+
+    After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals. Of a commit
+    that was broken off, the journal says it; its `abort` does not.
+    """
+    if "flushDiskType" in conf.given:
+        return conf.flush_disk_type == "SYNC_FLUSH"
+    journal = read_journal(opened)
+    return journal.sync if journal is not None else not abort_mark(opened)
 
 
 # ---- the states of a commit --------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ from store_format.commit.append_position import (
 )
 from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
 from store_format.commit.committed_batch import complete_batch, complete_from, damage_with, lost_of
-from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before
+from store_format.commit.log_comparison import LockedStore
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.publication import Publication, note_flushed
@@ -196,7 +196,7 @@ def flush(root: str, *, options: CommitOptions | None = None) -> None:
 # ---- the steps ---------------------------------------------------------------------------------------------
 
 
-def _complete_topics(held: HeldStore) -> None:
+def _complete_topics(held: LockedStore) -> None:
     """Completes the topics of commits that topics.json lacks because it is older than the ledger."""
     created = held.ledger.created
     known = known_topics(held.opened) if created else None
@@ -211,7 +211,7 @@ class _CommitMember:
     opened: Opened
     staged: tuple[StagedFile, ...]
     lock: StoreLock
-    held: HeldStore
+    held: LockedStore
     reports: tuple[str, ...] = ()
     publication: Publication | None = None
 
@@ -399,7 +399,7 @@ def _note_left_out(
             _log.warning("%s; the store does not know batch %d of %s", error, key[1], key[0])
 
 
-def carry_out(publication: Publication, held: HeldStore) -> None:
+def carry_out(publication: Publication, held: LockedStore) -> None:
     """Step 7 for one store. A failure is undone while no queue was touched, else rolled forward.
 
     The part of a cluster is always rolled forward: other stores may have published theirs.
@@ -476,7 +476,7 @@ def _late_reports(lock: StoreLock, opened: Opened, journal: str, files: FileWrit
 # ---- step 5 ------------------------------------------------------------------------------------------------
 
 
-def _check(held: HeldStore, staged: Sequence[StagedFile], *, records_sum: bool = False) -> tuple[str, ...]:
+def _check(held: LockedStore, staged: Sequence[StagedFile], *, records_sum: bool = False) -> tuple[str, ...]:
     """Checks that the staged files are complete and that each message fits into a commitlog file.
 
     Returns a report for each earlier batch that was cut or overwritten since the last commit. Without
@@ -495,7 +495,7 @@ def _check(held: HeldStore, staged: Sequence[StagedFile], *, records_sum: bool =
 
 
 def plan(
-    held: HeldStore,
+    held: LockedStore,
     staged: tuple[StagedFile, ...],
     *,
     key: tuple[str, int] | None,
@@ -559,7 +559,7 @@ def plan(
     )
 
 
-def _warn_of_links(held: HeldStore) -> None:
+def _warn_of_links(held: LockedStore) -> None:
     files = held.log.files
     if files and (count := link_count(files[-1].path)) > 1:
         _log.warning(
@@ -587,7 +587,7 @@ def _new_topics(
     return missing
 
 
-def _refuse_missing_crc(held: HeldStore, staged: Sequence[StagedFile], end: int) -> None:
+def _refuse_missing_crc(held: LockedStore, staged: Sequence[StagedFile], end: int) -> None:
     """Raises StoreWriteError for messages without a CRC property behind a message that has the property."""
     if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(held.log, end):
         return

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import StoreState, note_path
 from store_format.bookkeeping.ledger import forget_topics, read_given_up
-from store_format.commit.held_store import HeldStore
-from store_format.commit.log_comparison import LogComparison, of_known_topics
+from store_format.commit.log_comparison import LockedStore, LogComparison, of_known_topics
 from store_format.commit.queue_changes import truncate
 from store_format.commit.repair import (
     compare_aside,
@@ -76,13 +75,13 @@ class WriterEnd(NamedTuple):
     doubtful: int = OFFSET_MAX
 
 
-def ends_with_commit(held: HeldStore) -> bool:
+def ends_with_commit(held: LockedStore) -> bool:
     """Whether the last message of the log is that of our last commit."""
     ours = last_commit(held.log, held.ledger)
     return ours is not None and is_unwritten(held.log, ours.stop)
 
 
-def find_writer_end(held: HeldStore) -> WriterEnd:
+def find_writer_end(held: LockedStore) -> WriterEnd:
     """The end of a log without a crash. Zeroes remains of an older recovery behind the end.
 
     Removes queue and index entries that point behind the end (`cut_behind_end`). Raises the `refused`
@@ -101,7 +100,7 @@ def find_writer_end(held: HeldStore) -> WriterEnd:
     return _cut(held)
 
 
-def _cut(held: HeldStore) -> WriterEnd:
+def _cut(held: LockedStore) -> WriterEnd:
     """The end of the log, by a walk, without what points behind it.
 
     An entry that points behind the end may be wrong, and its message be in the log: the messages behind the
@@ -162,7 +161,7 @@ class QueueAppendPosition(NamedTuple):
 
 
 def queue_append_positions(
-    held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]
+    held: LockedStore, end: WriterEnd, queues: Sequence[QueueKey]
 ) -> list[QueueAppendPosition]:
     """Where each queue goes on. Completes queues that lack messages of the log first.
 
@@ -222,7 +221,7 @@ def gaps_before(positions: Sequence[QueueAppendPosition]) -> tuple[tuple[int, in
     )
 
 
-def complete_known_queues(held: HeldStore) -> None:
+def complete_known_queues(held: LockedStore) -> None:
     """Completes the queues of our last commits that lack entries; all queues if none has a file."""
     end, first = find_writer_end(held), held.log.min_offset
     if not has_queue_files(held.opened):
@@ -253,7 +252,7 @@ class _Looked(NamedTuple):
     error: StoreError | None = None
 
 
-def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked:
+def _look(held: LockedStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked:
     log = held.log
     directory = queue_directory(held.opened, topic, queue_id)
     if stat_identity(directory) is None:  # of many topics most queues have no message yet
@@ -322,7 +321,7 @@ def _ascend(units: NDArray[np.void], last: int) -> bool:
 
 
 def _doubtful_from(
-    held: HeldStore, end: WriterEnd, looked: Mapping[QueueKey, _Looked]
+    held: LockedStore, end: WriterEnd, looked: Mapping[QueueKey, _Looked]
 ) -> tuple[int, _Note | None]:
     """The physical offset from which the log has to be compared with the queues, and the note, if it was
     read.
@@ -373,7 +372,7 @@ def _message_from(log: CommitLog, start: int, stop: int) -> int:
     return stop
 
 
-def _short_of_ledger(held: HeldStore, end: WriterEnd) -> list[int]:
+def _short_of_ledger(held: LockedStore, end: WriterEnd) -> list[int]:
     """The physical offsets from which the log has messages of queues that end before the ledger says so.
 
     Also of queues that are not written to: the commit that comes now is not the one after them, so that the
@@ -391,7 +390,7 @@ def _short_of_ledger(held: HeldStore, end: WriterEnd) -> list[int]:
     return starts
 
 
-def _unproved_from(held: HeldStore, end: WriterEnd, queue: QueueKey, bounds: QueueBounds) -> int:
+def _unproved_from(held: LockedStore, end: WriterEnd, queue: QueueKey, bounds: QueueBounds) -> int:
     """The physical offset from which the log may have messages that the queue lacks."""
     first, ours = held.log.min_offset, held.ledger.ends.get(queue, 0)
     if not bounds.max_offset:
@@ -407,7 +406,7 @@ def _unproved_from(held: HeldStore, end: WriterEnd, queue: QueueKey, bounds: Que
 
 
 def complete_queues(
-    held: HeldStore,
+    held: LockedStore,
     end: WriterEnd,
     start: int,
     written: Collection[str] = (),
@@ -486,7 +485,7 @@ class _Note(NamedTuple):
     first_entries: Mapping[QueueKey, int]
 
 
-def _read_note(held: HeldStore) -> _Note | None:
+def _read_note(held: LockedStore) -> _Note | None:
     """The note about this log; None without it, or if it cannot be read: the note only saves time."""
     try:
         value = json.loads(read_bytes(note_path(held.opened)) or b"{}")
@@ -508,7 +507,7 @@ def _read_note(held: HeldStore) -> _Note | None:
 
 
 def _write_note(
-    held: HeldStore,
+    held: LockedStore,
     end: WriterEnd,
     queues: Collection[QueueKey],
     odd: Collection[QueueKey],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.ledger import LedgerEntry
 from store_format.commit.append_position import complete_queues, find_writer_end
-from store_format.commit.held_store import HeldStore
+from store_format.commit.log_comparison import LockedStore
 from store_format.commit.steps import write_topics
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import queue_directory
@@ -67,7 +67,7 @@ def damage_with(entry: LedgerEntry, log: CommitLog, lost: Sequence[Gone] | None 
     return f"{damage or 'was overwritten'}. {sum(each.count for each in lost):,} are lost: {names}"
 
 
-def complete_batch(held: HeldStore, entry: LedgerEntry) -> None:
+def complete_batch(held: LockedStore, entry: LedgerEntry) -> None:
     """Completes a batch of the ledger whose messages are all in the log, if a queue or the index ends before
     its last message.
     """
@@ -75,7 +75,7 @@ def complete_batch(held: HeldStore, entry: LedgerEntry) -> None:
         complete_from(held, entry.start)
 
 
-def complete_from(held: HeldStore, start: int) -> None:
+def complete_from(held: LockedStore, start: int) -> None:
     """Writes the topics, queue entries and index entries that the messages of the log from `start` on lack.
 
     A queue without files is built if nobody can have deleted its topic since a commit created it. Raises what
@@ -93,7 +93,7 @@ def complete_from(held: HeldStore, start: int) -> None:
     complete_queues(reading, end, max(start, held.log.min_offset), kept, index=True)
 
 
-def _lacks_entries(held: HeldStore, topic: str, queue_id: int, first: int, stop: int) -> bool:
+def _lacks_entries(held: LockedStore, topic: str, queue_id: int, first: int, stop: int) -> bool:
     directory, bounds = queue_directory(held.opened, topic, queue_id), None
     with suppress(StoreError):  # who reads the queue raises the error
         bounds = queue_bounds("simple", directory, topic, queue_id, held.log.min_offset, likely=stop)
@@ -101,7 +101,7 @@ def _lacks_entries(held: HeldStore, topic: str, queue_id: int, first: int, stop:
     return False
 
 
-def _lacks_index(held: HeldStore, entry: LedgerEntry) -> bool:
+def _lacks_index(held: LockedStore, entry: LedgerEntry) -> bool:
     """Also true for a batch whose last message has no key."""
     last = last_index_file(f"{held.opened.path}/index") if held.options.message_index_enable else None
     if last is None:

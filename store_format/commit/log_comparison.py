@@ -2,6 +2,7 @@
 
 Nothing is changed. A writer compares what it needs to know, `recover` the whole store (`RecoverOptions`);
 `repair.py` carries out what was found. The files that are written get the sizes of the store's other files.
+`LockedStore` is what a writer compares.
 """
 
 from __future__ import annotations
@@ -15,21 +16,29 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from store_format.bookkeeping.ledger import noted_begins
-from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
+from store_format.bookkeeping.ledger import Ledger, noted_begins
+from store_format.bookkeeping.settings import (
+    StoreSettings,
+    is_queue_file_size_known,
+    read_settings,
+    settings_of,
+)
+from store_format.commit.options import CommitOptions
 from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.salvage import Hole
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, open_log
 from store_format.commitlog.walk import Damage
+from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.dispatch import NO_FILING, Filing
 from store_format.consumequeue.files import QueueKind, list_queues
 from store_format.consumequeue.units import message_mask, queue_bounds, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_store_files
-from store_format.index.file import IndexFile, has_entries, list_index_files
+from store_format.files.write import FileWrites
+from store_format.index.file import IndexFile, IndexGeometry, has_entries, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
-from store_format.metadata.read import Checkpoint, known_topics, read_checkpoint, read_topics
+from store_format.metadata.read import BrokerConf, Checkpoint, known_topics, read_checkpoint, read_topics
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.survey.fates import (
@@ -527,3 +536,54 @@ def batch_file_size(opened: Opened, given: int) -> int:
     size = _usual_file_size(opened, "batch", given // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize)
     assert size is not None
     return size
+
+
+# ---- a locked store ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LockedStore:
+    """What the holder of a store's lock knows of it. `log` is the commitlog as it was listed last,
+    `settings` has the sizes of new files.
+    """
+
+    opened: Opened
+    log: CommitLog
+    settings: StoreSettings
+    options: CommitOptions
+    files: FileWrites
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @property
+    def conf(self) -> BrokerConf:
+        return self.options.conf or BrokerConf()
+
+    @property
+    def geometry(self) -> IndexGeometry | None:
+        """None if the index files stay as they are."""
+        return self.settings.geometry if self.options.message_index_enable else None
+
+    @property
+    def log_files(self) -> LogFiles:
+        size = self.settings.mapped_file_size_commit_log
+        return LogFiles(self.log, self.log.directories, size, self.files)
+
+    def relisted(self) -> LockedStore:
+        """The store with the commitlog files that exist now."""
+        return replace(self, log=open_log(self.log.directories))
+
+    def compared(self, *, index: bool) -> RecoverOptions:
+        """How a writer compares the store with its log."""
+        options = self.options
+        is_given = options.settings is not None and options.is_queue_size_given
+        is_known = is_queue_file_size_known(self.opened, self.log, is_given)
+        return RecoverOptions(
+            index=index and options.message_index_enable,
+            cut_after_damage=options.cut_after_damage,
+            settings=self.settings,
+            is_queue_size_given=is_known,
+            batch_queue_file_size=self.conf.batch_queue_file_size,
+            delay_levels_ms=self.conf.known_delay_levels_ms,
+            tag_keys=options.tag_keys,
+            clock=options.clock,
+        )

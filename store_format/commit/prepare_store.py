@@ -21,35 +21,23 @@ from store_format.bookkeeping.settings import (
     size_of_cut_file,
 )
 from store_format.commit.cluster import WRITE_IGNORING, note_begun
-from store_format.commit.held_store import HeldStore, open_log
 from store_format.commit.journal_place import is_to_complete
+from store_format.commit.log_comparison import LockedStore
 from store_format.commit.options import CommitOptions
 from store_format.commit.publication import index_end, save_checkpoint
 from store_format.commit.repair import repair
 from store_format.commit.roll_forward import roll_forward
 from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import sync_store
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, open_log
 from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
-from store_format.metadata.read import BrokerConf, Checkpoint, read_checkpoint
+from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.opened.store import Opened
 from store_format.survey.gone import refuse_lost_log
 
 _log = logging.getLogger(__name__)
-
-
-def is_sync(opened: Opened, conf: BrokerConf) -> bool:
-    """Whether a commit of a service waits for the disk: as the settings say, else as the last commit did.
-
-    After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals. Of a commit
-    that was broken off, the journal says it; its `abort` does not.
-    """
-    if "flushDiskType" in conf.given:
-        return conf.flush_disk_type == "SYNC_FLUSH"
-    journal = read_journal(opened)
-    return journal.sync if journal is not None else not abort_mark(opened)
 
 
 def _refuse_cut_file(opened: Opened, log: CommitLog) -> None:
@@ -68,7 +56,7 @@ def _refuse_cut_file(opened: Opened, log: CommitLog) -> None:
 
 def open_store(
     root: str, options: CommitOptions, files: FileWrites, *, way_out: str = WRITE_IGNORING
-) -> HeldStore:
+) -> LockedStore:
     """Completes what a crash left, of a broker or of a commit. `way_out` is that of `is_begun`.
 
     Raises StoreNotFoundError for a lost commitlog, and what `is_to_complete`, `roll_forward` and `repair`
@@ -86,7 +74,7 @@ def open_store(
     files.make_directories(root, OWN_DIRECTORY)
     _refuse_cut_file(opened, log)
     settings = settings_of(opened, log, root.rstrip("/").rpartition("/")[2], options.settings)
-    held = HeldStore(
+    held = LockedStore(
         opened, log, settings, replace(options, conf=broker_conf_of(opened, options.conf)), files
     )
     if journal is not None and not begun:
@@ -117,7 +105,7 @@ def open_store(
     return held
 
 
-def _flush(held: HeldStore) -> None:
+def _flush(held: LockedStore) -> None:
     """Syncs what earlier ASYNC commits wrote, and notes it in the checkpoint."""
     opened, log = held.opened, held.log
     sync_store(opened, log, log.directories, held.files)

@@ -23,7 +23,6 @@ from store_format.bookkeeping.journal import (
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, size_of_cut_file
 from store_format.commit.cluster import RECOVER_IGNORING
-from store_format.commit.held_store import open_log
 from store_format.commit.journal_place import is_given_up_in_copy, is_lost_with_power, will_complete
 from store_format.commit.log_comparison import RecoverOptions, known_queue_file_size
 from store_format.commit.options import CommitOptions
@@ -39,7 +38,7 @@ from store_format.commit.repair import (
 from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes, find_holes, short_tails
 from store_format.commit.store_copy import NOT_COPIED, copy_parts, copy_store, end_copy, refuse_target
 from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, open_log
 from store_format.consumequeue.files import FOLDERS, list_queues
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.display.text import first_names, shown

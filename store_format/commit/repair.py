@@ -36,8 +36,8 @@ from store_format.bookkeeping.ledger import (
     write_ledger,
 )
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import (
+    LockedStore,
     LogComparison,
     RecoverOptions,
     batch_file_size,
@@ -485,7 +485,7 @@ def end_rebuild(opened: Opened) -> None:
 # ---- after a crash, and in a recovery ----------------------------------------------------------------------
 
 
-def repair(held: HeldStore, *, mended: int | None = None, staged: tuple[int, int] | None = None) -> LogEnd:
+def repair(held: LockedStore, *, mended: int | None = None, staged: tuple[int, int] | None = None) -> LogEnd:
     """A broker's recovery after a crash (DefaultMessageStore.recover). Returns the log's end. A second call
     changes nothing.
 

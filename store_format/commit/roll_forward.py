@@ -25,8 +25,8 @@ from store_format.commit.append_position import (
     gaps_before,
     queue_append_positions,
 )
-from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before, is_lost_with_power, refuse_incomplete
+from store_format.commit.log_comparison import LockedStore
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.repair import refuse_cut, repair
 from store_format.commit.staged_units import newest_timestamp, remove_staging
@@ -46,7 +46,7 @@ from store_format.survey.log_end import LogEnd, end_after_crash, scan_to_end
 _log = logging.getLogger(__name__)
 
 
-def roll_forward(held: HeldStore, journal: Journal) -> None:
+def roll_forward(held: LockedStore, journal: Journal) -> None:
     """Completes the journal's commit under the caller's lock, and removes its staged files.
 
     The caller has compared the commitlog's directories with the journal (`refuse_other_log`). A commit with
@@ -87,7 +87,7 @@ def roll_forward(held: HeldStore, journal: Journal) -> None:
     remove_staging(opened, journal.staged, files)
 
 
-def repeat(held: HeldStore, journal: Journal) -> None:
+def repeat(held: LockedStore, journal: Journal) -> None:
     """Restores the end of the index and does all steps again: they write the same bytes as before."""
     opened, files = held.opened, held.files
     if journal.index:
@@ -129,7 +129,7 @@ def _has_our_head(present: Present) -> bool:
     return present.torn is not None and present.torn.equal >= MESSAGE_HEADS[0].itemsize
 
 
-def _mend_log(held: HeldStore, end: int, journal: Journal, present: Present) -> Torn | None:
+def _mend_log(held: LockedStore, end: int, journal: Journal, present: Present) -> Torn | None:
     """Completes the torn unit and returns it if the broker took it for a message; else None.
 
     A recovery does not notice a unit whose properties are cut: their length is right, and only the body has a
@@ -162,7 +162,7 @@ def _mend_queue(opened: Opened, torn: Torn, journal: Journal, position: int, fil
 
 
 def _complete_behind_broker(
-    held: HeldStore, journal: Journal, publication: Publication, present: Present, *, crashed: bool
+    held: LockedStore, journal: Journal, publication: Publication, present: Present, *, crashed: bool
 ) -> None:
     """Completes the batch behind what a broker kept of it.
 
@@ -200,12 +200,12 @@ def _complete_behind_broker(
         _write_rest(held, journal, count, end)
 
 
-def _writer_end(held: HeldStore, end: LogEnd) -> WriterEnd:
+def _writer_end(held: LockedStore, end: LogEnd) -> WriterEnd:
     timestamp = held.log.store_timestamp_at(end.last_unit_offset)
     return WriterEnd(end.offset, timestamp, end.last_unit_offset)
 
 
-def _write_rest(held: HeldStore, journal: Journal, count: int, end: LogEnd) -> None:
+def _write_rest(held: LockedStore, journal: Journal, count: int, end: LogEnd) -> None:
     """Publishes the messages behind the first `count` at the log's end, with a journal of their own."""
     opened, log, files = held.opened, held.log, held.files
     last = _writer_end(held, end)

@@ -19,11 +19,11 @@ from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger
 from store_format.bookkeeping.settings import broker_conf_of, ends_with_crc_property
 from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.append_position import find_writer_end
-from store_format.commit.held_store import open_log
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.commit.unsupported import refuse_full_disk, refuse_store
+from store_format.commitlog.log import open_log
 from store_format.commitlog.write import LogLayout
 from store_format.errors import IllegalMessageError
 from store_format.files.lock import StoreLock

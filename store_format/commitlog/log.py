@@ -251,7 +251,7 @@ class CommitLog:
         except (StorePermissionError, StoreUnreachableError):
             raise  # A search that took -1 for the time of this message would end at another place.
         except (StoreError, OSError):
-            if paths.is_remote(file.path):
+            if file.is_remote:
                 raise
             return -1
         if (
@@ -405,6 +405,14 @@ def expect_end(log: CommitLog, queued: int) -> None:
 
 
 # ---- files of the directories that are not of the log ------------------------------------------------------
+
+
+def open_log(directories: tuple[str, ...]) -> CommitLog:
+    """The commitlog of a store that is to be changed. Raises for a file that a broker refuses as well."""
+    log = CommitLog.open(directories, FileCache())
+    if log.unusable:
+        raise log.unusable[0]
+    return log
 
 
 def strays(files: Sequence[StoreFile], cache: FileCache) -> dict[str, CorruptStoreError]:

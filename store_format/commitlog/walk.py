@@ -384,7 +384,7 @@ class Walk:
         An object has no holes. Only its begin is searched, else each walk would fetch 1 GiB of zeros.
         """
         view = self._cache.view(file)
-        stop = min(file.size, _BEGIN_SIZE) if paths.is_remote(file.path) else file.size
+        stop = min(file.size, _BEGIN_SIZE) if file.is_remote else file.size
         return (
             any(view.read(0, 8))
             or _search_unit(view, file, 0, stop, partial(self._is_unit, view, file))[0] is not None

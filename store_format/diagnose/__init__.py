@@ -50,12 +50,12 @@ from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import FileCache, all_answered, entry_names
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.opened.store import Opened
-from store_format.read.snapshot import ends_after_crash, torn_end
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import looks_like_store, refuse_root
 from store_format.survey.gone import dledger_logs, filing_behind
 from store_format.survey.log_end import ReadableEnd, certain_end, end_after_stop, find_readable_end
 from store_format.survey.right_entries import shown_delays
+from store_format.survey.snapshot import ends_after_crash, torn_end
 
 
 @all_answered()

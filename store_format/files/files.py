@@ -292,11 +292,11 @@ class LookedFiles(Files):
         return data
 
     def readable_identity(self, path: str) -> tuple[int, int, int] | None:
-        with suppress(CorruptStoreError):  # a link, for one: `super` raises the same
+        with suppress(CorruptStoreError):  # `super` raises the same for a link
             self.read(path)
-            if path in self._small:
-                return self._small[path][0]
-        return super().readable_identity(path)
+        known = self._small.get(path)
+        is_known = known is not None and known[0] == self.stat_identity(path)
+        return known[0] if known is not None and is_known else super().readable_identity(path)
 
     def kept_view(self, path: str) -> FileView:
         from store_format.files.view import KeptView  # it imports numpy

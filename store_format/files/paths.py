@@ -99,9 +99,7 @@ def parent(path: str) -> str:
 
 def relative(path: str, directory: str) -> str:
     """Returns the path from the directory to the first path."""
-    if is_remote(directory):
-        return posixpath.relpath(f"/{path}", f"/{directory}")
-    return os.path.relpath(path, directory)
+    return posixpath.relpath(f"/{path}", f"/{directory}")  # also of `s3://bucket/store`
 
 
 def real(path: str) -> str:
@@ -204,6 +202,11 @@ class StoreFile:
     @property
     def stop(self) -> int:
         return self.start + self.size
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the file lies on object storage or HDFS."""
+        return is_remote(self.path)
 
 
 @dataclass(frozen=True, slots=True)

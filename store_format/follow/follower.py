@@ -39,7 +39,7 @@ from store_format.errors import (
     StoreError,
     StoreNotFoundError,
 )
-from store_format.files.paths import is_remote, is_settled
+from store_format.files.paths import is_settled
 from store_format.files.read import (
     FileCache,
     all_answered,
@@ -63,8 +63,8 @@ from store_format.follow.log_tail import (
 )
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
-from store_format.read.snapshot import take_queue
 from store_format.read.store import Queue, QueueChoice, Store, find_queues
+from store_format.survey.snapshot import take_queue
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class StoreFollower:
         self._is_full = False
         self._stuck_since = self._stuck_wait = 0
         self._catching_up_since: int | None = None
-        self._by_listing = store.log.held is not None or is_remote(store.path)
+        self._by_listing = store.log.held is not None or store.opened.is_remote
 
     @property
     def log_end(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from store_format.files.paths import is_remote
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -13,6 +15,11 @@ class Opened:
     """
 
     path: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store lies on object storage or HDFS."""
+        return is_remote(self.path)
 
     def __str__(self) -> str:
         return self.path

@@ -34,7 +34,6 @@ from store_format.errors import (
     OffsetOutOfRangeError,
     StoreNotFoundError,
 )
-from store_format.files import paths
 from store_format.files.paths import StoreFile
 from store_format.files.view import Buffers, FileWindow, read_sizes
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
@@ -407,7 +406,7 @@ class QueueReader:
                 done += 1
                 yield window
         except (StoreNotFoundError, FileReplacedError) as error:
-            if paths.is_remote(file.path):
+            if file.is_remote:
                 raise  # a program copies the store again: the messages are not lost
             self.tolerance.lose(sum(len(part) for part in parts[done:]), error)
 

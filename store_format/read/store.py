@@ -51,15 +51,15 @@ from store_format.names import QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
-from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories, warn_of_other_files
 from store_format.read.tolerance import Tolerance
-from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.survey.fates import Fate, LogQueue, Unfiled, decide, deleted_until, has_light_queues
 from store_format.survey.fates import question as question_of
 from store_format.survey.gone import filing_behind, find_gone, given_up_places, gone_by_ledger, warn_of_gone
 from store_format.survey.right_entries import Contradictions
 from store_format.survey.scan import LogQueues, queues_of_log
+from store_format.survey.snapshot import Snapshot, find_log_end, take_snapshot
+from store_format.survey.unfiled_queues import UnfiledQueues
 
 _log = logging.getLogger(__name__)
 

@@ -13,10 +13,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS
@@ -28,8 +26,8 @@ from store_format.files.read import FileCache, directory_identity, entry_names, 
 from store_format.metadata.read import KnownTopic, config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.opened.store import Opened
-from store_format.survey.fates import Unfiled
 from store_format.survey.gone import dledger_logs, refuse_lost_log
+from store_format.survey.unfiled_queues import OpenStore
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
@@ -253,25 +251,6 @@ DLEDGER = (
     "the commitlog of a DLedger store (enableDLegerCommitLog=true), which is not read: readers show the "
     "messages of commitlog/ only"
 )
-
-
-class OpenStore(Protocol):
-    """The part of an open `Store` that modules need which `Store` itself imports."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def opened(self) -> Opened: ...
-    @property
-    def log(self) -> CommitLog: ...
-    @property
-    def commit_log_paths(self) -> tuple[str, ...]: ...
-    @property
-    def files(self) -> FileCache: ...
-    @property
-    def state(self) -> StoreState: ...
-    @property
-    def unfiled_queues(self) -> Unfiled | None: ...
 
 
 def tiered_metadata(opened: Opened) -> str | None:

@@ -44,12 +44,12 @@ from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import in_time, offsets_in_time, read_chosen, with_body
 from store_format.read.log_reader import without_contradicted
-from store_format.read.snapshot import find_log_end, take_snapshot
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
 from store_format.survey.gone import find_gone, warn_of_gone
 from store_format.survey.right_entries import Contradictions
 from store_format.survey.scan import written_refs
+from store_format.survey.snapshot import find_log_end, take_snapshot
 
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.

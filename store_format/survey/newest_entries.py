@@ -34,7 +34,6 @@ from store_format.consumequeue.slices import QueueRange, place_of_entry, read_sl
 from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files import paths
 from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache, look_at_each
 from store_format.files.view import FileView
@@ -251,7 +250,7 @@ def _lacks_last(
         return False
     if not filed:
         return False
-    if paths.is_remote(opened.path) and not wrong:
+    if opened.is_remote and not wrong:
         start = max(min(place for _, place in filed), log.min_offset)
         if end.offset - _NEAR_SIZE < start < end.offset:
             missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)

@@ -34,9 +34,9 @@ from rmq_spark.consume.consumer import check_group
 from rmq_spark.consume.group.directory import PopLease, live_clients, live_topics
 from rmq_spark.consume.group.offset_mirror import PopOffsetMirror, opened
 from rmq_spark.produce.send_back import send_back
+from store_format.bookkeeping.journal import is_sync
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
-from store_format.commit.prepare_store import is_sync
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError

@@ -34,10 +34,10 @@ from store_format.message.encode import StoredMessages
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, UNIQ_KEY
-from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored_slice
 from store_format.survey.scan import queues_of_log
+from store_format.survey.snapshot import Snapshot, take_snapshot
 
 _log = logging.getLogger(__name__)
 

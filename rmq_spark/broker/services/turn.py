@@ -23,7 +23,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from rmq_spark.broker.services.service import Now, PartsFailedError, Service, ServicePlan
-from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.journal import abort_mark, is_sync
 from store_format.bookkeeping.ledger import (
     Ledger,
     ServiceCounters,
@@ -33,7 +33,6 @@ from store_format.bookkeeping.ledger import (
 )
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
-from store_format.commit.prepare_store import is_sync
 from store_format.commit.session import WriteSession, write_session
 from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
 from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of, time_us

@@ -165,8 +165,8 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     from store_format.bookkeeping.ledger import read_given_up
     from store_format.files.lock import lock_holder
     from store_format.metadata.read import Checkpoint, read_checkpoint
-    from store_format.read.snapshot import ends_after_crash
     from store_format.survey.gone import find_gone
+    from store_format.survey.snapshot import ends_after_crash
 
     path = shlex.quote(shown(store.path))
     broker = f"{shown(store.broker_name)}: " if is_one_of_several else ""

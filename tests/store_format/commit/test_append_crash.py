@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from store_format import kernels
-from store_format.bookkeeping.journal import abort_mark, read_journal
+from store_format.bookkeeping.journal import abort_mark, is_sync, read_journal
 from store_format.commit.append import commit, recover
 from store_format.commit.options import CommitOptions
-from store_format.commit.prepare_store import is_sync
 from store_format.errors import StoreError
 from store_format.metadata.read import BrokerConf, read_checkpoint
 from store_format.opened.store import Opened

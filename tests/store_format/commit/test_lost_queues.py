@@ -23,10 +23,10 @@ from store_format.errors import OptionError, StoreNotFoundError
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_checkpoint
 from store_format.opened.store import Opened
-from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.store import MessageStore
 from store_format.survey.fates import Unfiled
 from store_format.survey.scan import LogScan, scan_log
+from store_format.survey.unfiled_queues import UnfiledQueues
 from tests.support import goldens
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import (

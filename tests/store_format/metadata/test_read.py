@@ -379,7 +379,7 @@ def test_a_clients_offsets_with_other_keys(tmp_path: Path, key: str) -> None:
 
 
 def test_missing_directory_is_unknown(tmp_path: Path) -> None:
-    readers: list[Callable[[str], object]] = [
+    readers: list[Callable[[Opened], object]] = [
         value
         for name, value in vars(config_json).items()
         if name.startswith("read_") and getattr(value, "__module__", None) == config_json.__name__
@@ -387,4 +387,4 @@ def test_missing_directory_is_unknown(tmp_path: Path) -> None:
     ]
     assert len(readers) == 9
     for reader in readers:
-        assert reader(str(tmp_path / "missing")) is None
+        assert reader(Opened(str(tmp_path / "missing"))) is None

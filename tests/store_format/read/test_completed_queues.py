@@ -12,7 +12,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.opened.store import Opened
-from store_format.read.snapshot import take_queue
+from store_format.survey.snapshot import take_queue
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, messages_of, numbered
 

@@ -11,7 +11,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import FileCache
 from store_format.opened.store import Opened
-from store_format.read.snapshot import find_log_end, take_snapshot
+from store_format.survey.snapshot import find_log_end, take_snapshot
 from tests.store_format.read.test_readable_end import Broker
 from tests.store_format.read.test_written_end import recovered
 

@@ -16,7 +16,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import list_queues
 from store_format.files.read import FileCache
 from store_format.opened.store import Opened
-from store_format.read.snapshot import Snapshot, take_snapshot
+from store_format.survey.snapshot import Snapshot, take_snapshot
 from tests.support import oracle
 from tests.support.rows import ALL, BROKER, table_rows
 from tests.support.small_store import SmallStore, write_small_store

@@ -326,7 +326,7 @@ def _queues_on_disk(
 
     every = list(list_queues(opened, select, refused))
     short: Mapping[str, QueueBounds] = {}
-    if not paths.is_remote(opened.path):
+    if not opened.is_remote:
         short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
     for (topic, queue_id, *_), queue in look_at_each([opened.path], every, look):
         if isinstance(queue, QueueRange):

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -28,18 +29,25 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
-from store_format.files.read import exists, list_store_files
+from store_format.files.read import FileCache, exists, list_store_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
 from store_format.opened.store import Opened
-from store_format.read.snapshot import Snapshot, take_snapshot
-from store_format.read.store_root import OpenStore
-from store_format.survey.fates import Fate, LogQueue, decide, has_light_queues, missing_topics, question
+from store_format.survey.fates import (
+    Fate,
+    LogQueue,
+    Unfiled,
+    decide,
+    has_light_queues,
+    missing_topics,
+    question,
+)
 from store_format.survey.log_end import last_unit
 from store_format.survey.right_entries import Contradictions
 from store_format.survey.scan import queues_of_log
+from store_format.survey.snapshot import Snapshot, take_snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +65,25 @@ _LIGHT_ADVICE = "`rmqlog recover` rebuilds the files from the commitlog"
 
 # what this process has seen between two places of a log
 _SEEN: dict[object, tuple[dict[QueueKey, LogQueue], int]] = {}
+
+
+class OpenStore(Protocol):
+    """The part of an open `Store` that a look at its queues needs."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def opened(self) -> Opened: ...
+    @property
+    def log(self) -> CommitLog: ...
+    @property
+    def commit_log_paths(self) -> tuple[str, ...]: ...
+    @property
+    def files(self) -> FileCache: ...
+    @property
+    def state(self) -> StoreState: ...
+    @property
+    def unfiled_queues(self) -> Unfiled | None: ...
 
 
 @dataclass(slots=True)
