@@ -335,10 +335,13 @@ class FileCache:
     """The open views used last, by path: at most `capacity` views.
 
     A view is opened again when its path names another file or the size has changed: a store may be cleaned or
-    restored at any time.
+    restored at any time. An opened store has one, and what looks at the store remember ends with it: `said`
+    has what was warned of, `found` what costs to find again, by what it depends on.
     """
 
     def __init__(self, capacity: int = 256) -> None:
+        self.said = set[object]()
+        self.found = dict[object, object]()
         self._capacity = capacity
         self._views: OrderedDict[str, FileView] = OrderedDict()
 

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.commitlog.log import CommitLog
@@ -292,13 +291,11 @@ class _Said:
     named: set[str] = field(default_factory=set)
 
 
-_said: WeakKeyDictionary[FileCache, dict[str, _Said]] = WeakKeyDictionary()
-
-
 def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None:
     """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
     opened = store.opened
-    said = _said.setdefault(store.files, {}).setdefault(opened.path, _Said())
+    said = store.files.found.setdefault((_Said, opened.path), _Said())
+    assert isinstance(said, _Said)
     if not said.has_looked:
         said.has_looked = True
         if (path := tiered_metadata(opened)) is not None:

@@ -56,7 +56,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,10 +92,6 @@ _BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
 _FOLLOWING_SIZE = 16 << 20  # bytes between the last indexed message and the last one
 _WORD_SIZE = 8
 _HEAD_SIZE = 96  # bytes at the end of the log that show whether messages were written since
-
-# by the store's own cache, so that nothing is kept for longer than the store is open
-_warned: WeakKeyDictionary[FileCache, set[object]] = WeakKeyDictionary()
-_known: WeakKeyDictionary[FileCache, dict[tuple[str, bool], _Known]] = WeakKeyDictionary()
 
 
 # ---- where a broker ends it --------------------------------------------------------------------------------
@@ -626,10 +621,10 @@ class _Known:
 
 
 def _walked(opened: Opened, log: CommitLog, run: _BrokerRun, last: LastUnit) -> WrittenEnd:
-    known = _known.setdefault(log.cache, {})
-    key = (opened.path, run.is_live)
+    key = (_Known, opened.path, run.is_live)
     signs = (last, run.start, run.checkpoint.confirm_phy_offset)
-    before = known.get(key)
+    before = log.cache.found.get(key)
+    assert before is None or isinstance(before, _Known)
     if before is not None and before.signs == signs and before.head == _head_at(log, before.end.offset):
         return before.end
     if (
@@ -641,7 +636,7 @@ def _walked(opened: Opened, log: CommitLog, run: _BrokerRun, last: LastUnit) -> 
         end = _grown(log, run, before.end)
     else:
         end = _whole_look(opened, log, run, last)
-    known[key] = _Known(signs, _head_at(log, end.offset), end)
+    log.cache.found[key] = _Known(signs, _head_at(log, end.offset), end)
     return end
 
 
@@ -758,11 +753,10 @@ def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]
 
 def warn_once(opened: Opened, cache: FileCache, found: ReadableEnd) -> None:
     """Warns of what follows the log's end, once for each opened store: `cache` is the store's own."""
-    key = (opened.path, found.cut)
-    said = _warned.setdefault(cache, set())
-    if key in said or not (found.damage or found.remains_of):
+    key = (warn_once, opened.path, found.cut)
+    if key in cache.said or not (found.damage or found.remains_of):
         return
-    said.add(key)
+    cache.said.add(key)
     if found.damage is not None:
         _log.warning(
             "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages "
@@ -782,10 +776,10 @@ def warn_once(opened: Opened, cache: FileCache, found: ReadableEnd) -> None:
 
 def warn_of_hidden(opened: Opened, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
     """Warns once for each opened store of `hidden` entries that point after the end or to other messages."""
-    said = _warned.setdefault(cache, set())
-    if opened.path in said or not (end.remains or hidden):
+    key = (warn_of_hidden, opened.path)
+    if key in cache.said or not (end.remains or hidden):
         return
-    said.add(opened.path)
+    cache.said.add(key)
     _log.warning(
         "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, "
         "which are not read, and %d entries at the ends of consume queues, which are skipped",

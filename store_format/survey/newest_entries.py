@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from types import MappingProxyType
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +34,7 @@ from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
-from store_format.files.read import FileCache, look_at_each
+from store_format.files.read import look_at_each
 from store_format.files.view import FileView
 from store_format.java.text import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN, OFFSET_MAX
@@ -79,8 +78,6 @@ _MISFILED = (
 
 _Queues = dict[QueueKey, QueueRange]
 _Damaged = dict[QueueKey, StoreError]
-
-_warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
 
 # ---- after a crash, and without one ------------------------------------------------------------------------
@@ -193,9 +190,9 @@ def completed_queues(
 
 
 def _warn_once(opened: Opened, log: CommitLog, text: str, keys: Sequence[QueueKey]) -> None:
-    told = _warned.setdefault(log.cache, set())
-    if not told.issuperset(keys):
-        told.update(keys)
+    told = {(_warn_once, key) for key in keys}
+    if not log.cache.said.issuperset(told):
+        log.cache.said.update(told)
         names = first_names(f"{topic}-{queue_id}" for topic, queue_id in sorted(keys))
         _log.warning(text, opened.path, len(keys), names)
 
