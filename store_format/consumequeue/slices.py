@@ -51,6 +51,13 @@ class QueueRange(NamedTuple):
         behind = self.min_offset if self.bounds is None else min(self.extra_start, self.bounds.max_offset)
         return self.max_offset - max(self.min_offset, behind) - len(self.extra) // CQ_UNIT.itemsize
 
+    @property
+    def readable_offset(self) -> int:
+        """The first queue offset whose unit can be read, also if it is expired."""
+        if self.bounds is None or self.is_batch:
+            return self.min_offset
+        return self.bounds.first_file // CQ_UNIT.itemsize
+
     def piece(self, start: int, stop: int) -> QueueSlice:
         """Queue offsets [start, stop) of this queue."""
         return QueueSlice(self, start, stop)

@@ -576,7 +576,7 @@ def _without_overwritten(
             return whole.at(physical) >= 0
         # Without an entry of its own, its queue id or queue offset may be wrong: then it is damaged.
         other = queues.get(message.key)
-        if other is None or not other.min_offset <= message.offset < other.max_offset:
+        if other is None or not other.readable_offset <= message.offset < other.max_offset:
             return not message.offset
         _, units = read_slice(other.piece(message.offset, message.offset + 1))
         if len(units) and int(units["physical_offset"][0]) == physical:
@@ -600,7 +600,7 @@ def _without_cut(
     one place that has an entry, the entry's counts.
     """
     offsets = found.queue_offsets
-    known = offsets[(offsets >= queue.min_offset) & (offsets < queue.max_offset)]
+    known = offsets[(offsets >= queue.readable_offset) & (offsets < queue.max_offset)]
     stop = queue.max_offset
     if len(known):
         on_disk, units = read_slice(queue.piece(int(known[0]), stop))
