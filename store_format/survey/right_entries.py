@@ -447,7 +447,8 @@ def shown_delays(opened: Opened, log: CommitLog) -> dict[int, int]:
     """Delay level (from 1) -> delay in ms, as the newest entries of SCHEDULE_TOPIC_XXXX show them.
 
     The tags code of an entry is the delivery time, which is the store time of the message and the delay
-    (DefaultMessageStore.computeDeliverTimestamp). No message has the delay.
+    (DefaultMessageStore.computeDeliverTimestamp). No message has the delay. A flipped bit of a store time
+    shows another one: the most frequent counts, of several the least.
     """
     found: dict[int, int] = {}
     for topic, queue_id, directory, kind in list_queues(opened, SCHEDULE_TOPIC.__eq__, lambda _: None):
@@ -457,13 +458,15 @@ def shown_delays(opened: Opened, log: CommitLog) -> dict[int, int]:
             start = max(start, stop - _NEIGHBOURS)
             units = [] if bounds is None else read_units(bounds, start, stop).tolist()
             delays = [
-                code - log.store_timestamp_at(physical)
+                delay
                 for offset, (physical, size, code) in enumerate(units, start)
                 if code > 0
                 and queue_id < _LEVELS_MAX
                 and is_own(log, (topic, queue_id), offset, (physical, size))
+                and 0 <= (delay := code - log.store_timestamp_at(physical)) <= OFFSET_MAX
             ]
-            found |= {queue_id + 1: delay for delay in sorted(delays, key=delays.count)[-1:]}  # noqa: B035
+            ranked = sorted(delays, key=lambda each: (delays.count(each), -each))
+            found |= {queue_id + 1: delay for delay in ranked[-1:]}  # noqa: B035
     return found
 
 

@@ -118,6 +118,20 @@ def test_entries_show_the_levels(foreign: Path, tmp_path: Path, lost: range, int
     assert _times(target) == wanted
 
 
+@pytest.mark.parametrize("bit", [63, 40, 20])
+def test_a_flipped_store_time_shows_no_delay(store: Path, bit: int) -> None:
+    append(store, delayed("T", 2, 2, 1))
+    shutil.rmtree(store / ".rmqlog")
+    entries = (store / "consumequeue" / SCHEDULE_TOPIC / "1" / f"{0:020d}").read_bytes()
+    log = store / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    place = int.from_bytes(entries[20:28]) + head_offset("store_timestamp")
+    data[place + 7 - bit // 8] ^= 1 << bit % 8
+    log.write_bytes(data)
+    assert shown_delays(Opened(str(store)), MessageStore.open(str(store)).log)[2] == _SECOND_LEVEL_MS
+    plan_recovery(str(store)).table()
+
+
 @pytest.mark.parametrize("has_entry", [True, False])
 def test_the_level_is_what_a_message_says_and_not_its_queue(
     foreign: Path, tmp_path: Path, has_entry: bool
