@@ -132,8 +132,6 @@ def _behind_end(
     queue has no files, which may be damaged.
     """
     stored, first, count = queue.stored, None, 0
-    if len(queue.seen.epochs) > 1:  # they may lead to messages of a deleted topic
-        return None, 0
     for low, high in stored.chunks(max(queue.places.stop, stored.first), stored.stop):
         units = stored.read(low, high)
         rows = np.flatnonzero(message_mask(units)).tolist()

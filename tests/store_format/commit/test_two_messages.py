@@ -150,6 +150,19 @@ def test_an_entry_behind_the_messages_of_its_queue(tmp_path: Path) -> None:
     assert "none lost" not in verdict
 
 
+def test_entries_behind_the_end_of_a_queue_that_began_again_are_removed(tmp_path: Path) -> None:
+    """The queue's second file is a copy of the first one: its entries lead to messages of other offsets."""
+    store = BrokerStore(tmp_path / "store", queue_entries=4)
+    for _ in range(4):
+        store.put("A")
+    store.put("A", offset=0, files=False)
+    first = store.write() / "consumequeue" / "A" / "0" / f"{0:020}"
+    shutil.copy(first, first.with_name(f"{80:020}"))
+    recover(str(store.root)).apply()
+    assert [path for path in first.parent.iterdir() if any(path.read_bytes())] == [first]
+    assert not diagnose(str(store.root)).of("damage")
+
+
 def test_a_message_that_claims_the_place_of_its_neighbour(tmp_path: Path) -> None:
     """The entries show which of the two is wrong."""
     root = make_store(tmp_path / "store", [0, 1, 1, 3], [0, 1, 2, 3])
