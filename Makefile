@@ -51,7 +51,7 @@ help:
 	@echo "make docs      write the generated tables of docs/ and FORMAT.md again"
 	@echo "make images    record the terminals and the chart of the README again"
 	@echo "make notebooks run the notebooks again and keep their new output"
-	@echo "make bench     measure an older commit (BASE=c886f6e) and this checkout in turns (25 minutes in all);"
+	@echo "make bench     measure an older commit (BASE=29c3d3cb) and this checkout in turns (25 minutes in all);"
 	@echo "               ONLY=decode,read@100 measures these parts, EXTENT=--quick a tenth of the messages"
 	@echo "make bench-peers  measure rmqlog, Kafka and Parquet in turns (8 minutes; needs Maven)"
 	@echo "make figures   measure reading and writing of this checkout, and write the figures of docs/benchmarks.md"

@@ -2,7 +2,3 @@
 benchmarks.compare` those of an older commit and of this checkout side by side, `python -m benchmarks.peers`
 those of Kafka, Parquet and rmqlog.
 """
-
-from benchmarks.old_names import alias_old_names
-
-alias_old_names()  # also in the Python workers of Spark, which import this package by name

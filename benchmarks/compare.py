@@ -17,20 +17,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import BARS, COLUMNS, Of, Result, judge
 from benchmarks.fill import Filling, fill
-from benchmarks.line_counts import ROOMS, lines_now, lines_of
-from benchmarks.old_commit import ROOT, check_out, git, this_version
+from benchmarks.old_commit import ROOT, cases_of, check_out, git, this_version
 from benchmarks.report import table, write_block
 from benchmarks.sides import Spent, Version, measure_in_turns
 
-BEFORE = "c886f6e"  # the commit that the multiples of the issue about speed count from
-_BEFORE_THE_KERNELS = "cf8a844"  # the same code in today's rooms
+BEFORE = "29c3d3cb"
 _UNIT_BYTES = 272  # a message of `fill` without its body
 _MEMORY_MIB_MAX = 350
 _RESULTS = ROOT / "build" / "bench" / "results"
@@ -98,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.show:
         older = Version(ROOT, Path(sys.executable)) if given.base == "." else check_out(given.base)
         versions = {"before": older, "after": this_version()}
+        chosen = _comparable(chosen, older)
         with tempfile.TemporaryDirectory(prefix="rmqlog-bench-", dir=given.directory) as directory:
             measure(chosen, versions, Path(directory), results, given.base)
     text = markdown(load(results))
@@ -125,6 +124,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, help="where to put the stores, up to 3 GB at a time")
     parser.add_argument("--markdown", type=Path, help="a page to write the table into, between its marks")
     return parser
+
+
+def _comparable(chosen: Sequence[Piece], older: Version) -> list[Piece]:
+    """The parts; one whose part, store or columns differ in the older commit is measured here alone."""
+    before, after = cases_of(older.tree), cases_of(ROOT)
+    return [
+        piece if before.get(piece.part) == after[piece.part] else replace(piece, older=False)
+        for piece in chosen
+    ]
 
 
 def _is_chosen(piece: Piece, only: Sequence[str] | None) -> bool:
@@ -188,7 +196,7 @@ def markdown(found: dict[str, _Json]) -> str:
     if not found:
         return "Nothing has been measured yet.\n"
     rows = [judge(bar, _cases(found[bar.part])) for bar in BARS if bar.part in found]
-    rows += [row for row in (_lines(), _memory(found)) if row is not None]
+    rows += [row for row in [_memory(found)] if row is not None]
     reached = sum(row.reached for row in rows)
     head = f"{reached} of {len(rows)} bars reached."
     return "\n\n".join([_machine(found), table(COLUMNS, [row.cells for row in rows]), head]) + "\n"
@@ -210,22 +218,6 @@ def _machine(found: dict[str, _Json]) -> str:
     )
 
 
-def _lines() -> Result | None:
-    try:
-        before = lines_of(_BEFORE_THE_KERNELS)
-    except (OSError, ValueError):  # not a clone, or one without history
-        return None
-    after = lines_now()
-    cells = (
-        f"lines of {', '.join(ROOMS)}",
-        f"{before:,}",
-        f"{before:,}",
-        f"{after:,}",
-        f"{after / before:.2f}",
-    )
-    return Result((*cells, "fewer", "yes" if after < before else "**no**"), after < before)
-
-
 def _memory(found: dict[str, _Json]) -> Result | None:
     """The most that a Python worker of Spark held in any part, at the default settings."""
     held = [each["memory"] for each in found.values() if each["memory"].get("after")]
@@ -234,7 +226,6 @@ def _memory(found: dict[str, _Json]) -> Result | None:
     before, after = (max(each.get(side, 0) for each in held) / (1 << 20) for side in ("before", "after"))
     cells = (
         "a worker's own memory",
-        "235 MiB",
         f"{before:.0f} MiB",
         f"{after:.0f} MiB",
         f"{after / before:.2f}",

@@ -1,9 +1,10 @@
-"""An older commit beside this checkout: its files, linked to the measurements of today, and an environment
-with its own requirements.
+"""An older commit beside this checkout: its files, its own measurements among them, and an environment with
+its own requirements.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -37,11 +38,18 @@ def check_out(commit: str) -> Version:
         _extract(place.name, version.tree)
         _install(place, version)
         (place / "complete").touch()
-    measurements = version.tree / "benchmarks"
-    if not measurements.is_symlink():
-        shutil.rmtree(measurements, ignore_errors=True)
-        measurements.symlink_to(ROOT / "benchmarks", target_is_directory=True)
+    if not (version.tree / "benchmarks" / "side.py").exists():
+        raise ValueError(f"{commit} has no benchmarks/side.py: give a later commit")
     return version
+
+
+def cases_of(tree: Path) -> dict[str, int]:
+    """The form of each part that the measurements of a commit have: see cases.json."""
+    path = tree / "benchmarks" / "cases.json"
+    if not path.exists():  # of before the file: the first form of all parts
+        return dict.fromkeys(cases_of(ROOT), 1)
+    found: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def git(*arguments: str) -> str:

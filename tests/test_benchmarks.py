@@ -4,8 +4,7 @@ fast.
 
 from __future__ import annotations
 
-import ast
-import importlib
+import json
 import os
 import re
 import subprocess
@@ -17,14 +16,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bars import BARS, Bar, judge
-from benchmarks.compare import BEFORE
+from benchmarks.compare import _comparable, pieces
 from benchmarks.fill import BROKER_NAME, Filling, fill
-from benchmarks.old_commit import git
-from benchmarks.old_names import OLD_NAMES
+from benchmarks.old_commit import cases_of
 from benchmarks.processes import cpu_seconds
 from benchmarks.report import write_block
 from benchmarks.rounds import Rates, interleave
-from benchmarks.sides import Spent
+from benchmarks.sides import Spent, Version
 from store_format import MessageStore
 from store_format.layouts import MAGIC_BLANK
 
@@ -162,58 +160,37 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["page.md"]  # what was filled is gone
 
 
-def test_names_of_the_older_commit_are_names_of_today() -> None:
-    for module, names in OLD_NAMES.items():
-        for name in names:
-            assert hasattr(importlib.import_module(module), name), (
-                f"{module}.{name} has moved: see old_names.py"
-            )
-
-
-def test_the_older_commit_has_every_name_that_measurements_import() -> None:
-    """A name of today that commit c886f6e keeps elsewhere is in OLD_NAMES, where it says the old place."""
-    if subprocess.run(["git", "-C", str(ROOT), "cat-file", "-e", BEFORE], capture_output=True).returncode:
-        pytest.skip(f"not a clone with commit {BEFORE}")
-    files = set(git("ls-tree", "-r", "--name-only", BEFORE, "rmq_spark/", "store_format/").split())
-    for module, name in _imported_by_the_measuring_process():
-        places, _, old = OLD_NAMES.get(module, {}).get(name, module).partition(":")
-        paths = [place.replace(".", "/") for place in places.split()]
-        (file,) = files & {each for path in paths for each in (f"{path}.py", f"{path}/__init__.py")} or {
-            places
-        }
-        assert re.search(rf"\b{old or name}\b", git("show", f"{BEFORE}:{file}")), (module, name)
-
-
-def _imported_by_the_measuring_process() -> set[tuple[str, str]]:
-    found = set()
-    for path in ("ceiling", "decode", "fill", "parts", "planning", "spark_read", "streaming", "writing"):
-        for node in ast.walk(ast.parse((ROOT / "benchmarks" / f"{path}.py").read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
-                "rmq_spark",
-                "store_format",
-            ):
-                found |= {(node.module or "", alias.name) for alias in node.names}
-    return found
-
-
-def test_a_bar_is_a_multiple_of_the_same_round() -> None:
+def test_a_bar_is_judged_within_a_round() -> None:
     before, after = Spent(100, [2.0, 4.0, 8.0]), Spent(100, [1.0, 1.0, 4.0])
-    faster = Bar("decode", "decode@100", "case", "faster", "1.23", 2.0)
-    done = judge(faster, {"case": {"before": before, "after": after}})
-    assert done.cells == ("decode", "1.23 M/s", "0.00 M/s", "0.00 M/s", "2.00", "2.00 times as fast", "yes")
+    rate = Bar("decode", "decode@100", "case", "rate")
+    done = judge(rate, {"case": {"before": before, "after": after}})
+    assert done.cells == ("decode", "0.00 M/s", "0.00 M/s", "2.00", "no slower", "yes")
     slow = {"case": {"before": after, "after": before}}
-    assert not judge(faster, slow).reached
-    assert not judge(replace(faster, kind="quicker", bar=1.0), slow).reached
+    assert not judge(rate, slow).reached
+    assert not judge(replace(rate, kind="time"), slow).reached
     ceiling = {"ceiling": {"before": Spent(100, [1.0] * 3), "after": Spent(100, [0.9, 0.8, 3.0])}}
-    by_ceiling = judge(
-        replace(faster, kind="ceiling", bar=0.8), ceiling | {"case": {"before": before, "after": after}}
-    )
-    assert (by_ceiling.cells[2][:6], by_ceiling.cells[3][:6], by_ceiling.reached) == (
+    bar = replace(rate, kind="ceiling", bar=0.8)
+    by_ceiling = judge(bar, ceiling | {"case": {"before": before, "after": after}})
+    assert (by_ceiling.cells[1][:6], by_ceiling.cells[2][:6], by_ceiling.reached) == (
         "0.25 ×",
         "0.80 ×",
         True,
     )
-    assert judge(replace(faster, kind="within", bar=1.5), {"case": {"after": after}}).reached
+    assert not judge(replace(bar, bar=0.81), ceiling | {"case": {"after": after}}).reached
+    assert judge(replace(rate, kind="within", bar=1.5), {"case": {"after": after}}).reached
+    assert judge(rate, {"case": {"after": after}}).cells[-2:] == ("not compared", "yes")
+
+
+def test_a_part_of_another_form_is_not_compared(tmp_path: Path) -> None:
+    forms = cases_of(ROOT)
+    assert set(forms) == {piece.part for piece in pieces(1.0, 5)}
+    (tmp_path / "benchmarks").mkdir()
+    older = Version(tmp_path, Path(sys.executable))
+    chosen = pieces(1.0, 5)
+    assert _comparable(chosen, older) == chosen  # a commit without the file has the first forms
+    (tmp_path / "benchmarks" / "cases.json").write_text(json.dumps(forms | {"read": 0}), encoding="utf-8")
+    changed = [piece.key for piece in _comparable(chosen, older) if not piece.older]
+    assert changed == ["read@100", "read@1024", "read@16384", "rebuild@1024"]
 
 
 @pytest.mark.process
@@ -237,7 +214,7 @@ def test_two_versions_are_compared(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     text = page.read_text(encoding="utf-8")
-    assert re.search(r"^\| encode, 100 B \| 2\.36 M/s \| [\d.]+ M/s \| [\d.]+ M/s \| [\d.]+ \|", text, re.M)
+    assert re.search(r"^\| encode, 100 B \| [\d.]+ M/s \| [\d.]+ M/s \| [\d.]+ \|", text, re.M)
     assert re.search(r"^\| verify, 1 GiB of 1 KiB messages \|", text, re.M)
     assert {path.name for path in (tmp_path / "results" / "smallest").iterdir()} == {
         "encode@100.json",
@@ -290,5 +267,5 @@ def test_every_bar_is_measured(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
-    assert [row[0].removeprefix("| ") for row in rows[2:-2]] == [bar.label for bar in BARS]
-    assert [row[0].removeprefix("| ")[:8] for row in rows[-2:]] == ["lines of", "a worker"]
+    assert [row[0].removeprefix("| ") for row in rows[2:-1]] == [bar.label for bar in BARS]
+    assert rows[-1][0].removeprefix("| ")[:8] == "a worker"
