@@ -547,8 +547,8 @@ class AuditPlan:
         if self.due and self.piece is not None:
             messages, _, _ = read_stored_slice(self.store.log, self.piece)
             session.append(audited(messages), turn=ServiceTurn("audit", self.stop, self.began))
-        session.files.make_directories(session.root, "config")
-        session.files.replace(config_path(session.root, _STATE), json.dumps(self.stop).encode())
+        session.files.make_directories(session.opened.path, "config")
+        session.files.replace(config_path(session.opened, _STATE), json.dumps(self.stop).encode())
         return self.due
 
 
@@ -559,7 +559,7 @@ class Audit:
 
     def plan(self, store: Store, ledger: Ledger, now: Now) -> AuditPlan:
         queue = next((each for each in store.queues("Jobs".__eq__) if each.queue_id == 0), None)
-        began = json.loads(read_bytes(config_path(store.path, _STATE)) or b"0")
+        began = json.loads(read_bytes(config_path(store.opened, _STATE)) or b"0")
         if queue is None:
             return AuditPlan(store, None, began, began, began)
         start = ledger.resume("audit", began, store.log)

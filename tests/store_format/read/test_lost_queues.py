@@ -24,9 +24,8 @@ from store_format.follow.follower import StoreFollower
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.read import Checkpoint
 from store_format.opened.store import Opened
-from store_format.read import unfiled_queues
 from store_format.read.choice import MessageChoice
-from store_format.survey import log_end
+from store_format.survey import log_end, unfiled_queues
 from tests.support import goldens
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
