@@ -49,7 +49,7 @@ from store_format.survey.fates import committed_ends, has_queue_files, known_end
 from store_format.survey.gone import filing_behind, gone_by_ledger
 from store_format.survey.log_end import is_unwritten
 from store_format.survey.newest_entries import TAIL_SIZE, judged_queues
-from store_format.survey.right_entries import lacks_entry, place_of_message
+from store_format.survey.right_entries import lacks_entry
 
 _log = logging.getLogger(__name__)
 
@@ -346,9 +346,9 @@ def _doubtful_from(
     if not end.is_ours and end.last_offset >= first:
         starts.append(end.last_offset)  # also of a queue that is not written to
         starts += _short_of_ledger(held, end)
-    last = place_of_message(held.log, end.last_offset)
-    has_no_look = last is not None and (last.key not in looked or looked[last.key].bounds is None)
-    if has_no_look and lacks_entry(held.opened, held.log, end.last_offset):  # all that shows lost entries
+    filed = max((each.bounds.last_physical_offset for each in looked.values() if each.bounds), default=-1)
+    # all that shows lost entries
+    if filed != end.last_offset and lacks_entry(held.opened, held.log, end.last_offset, filed):
         starts.append(_message_from(held.log, max(end.offset - TAIL_SIZE, first), end.offset))
     for queue, each in looked.items():
         if each.has_bad:

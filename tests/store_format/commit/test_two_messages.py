@@ -129,6 +129,22 @@ def test_messages_without_entries_before_one_that_needs_none(
     assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[:4]]
 
 
+def test_a_write_to_their_queue_completes_another_one(tmp_path: Path) -> None:
+    """Two messages at the end of the log need no entry, and show that entries before them are missing. A
+    write puts messages behind them.
+    """
+    store = BrokerStore(tmp_path / "store")
+    for topic, is_filed in [("B", True), ("B", False), *[("A", True)] * 3]:
+        store.put(topic, files=is_filed)
+    for offset in (1, 2):
+        store.put("A", offset=offset, files=False)
+    root = store.write()
+    served = bodies(root, "B")
+    write(root, numbered_rows(0, 1, "A"))
+    assert bodies(root, "B") == served
+    assert len(served) == 2
+
+
 def test_two_messages_with_offset_0_in_a_light_queue(tmp_path: Path) -> None:
     """A broker files each 0: L0, L0b, L2; it leaves out L1, also when it builds the queue again."""
     root = make_store(tmp_path / "store", [0, 0, 1, 2], [0, 1, 3], light=True)
