@@ -29,6 +29,7 @@ from store_format.bookkeeping.ledger import given_up_ranges, noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, Filing, MissingEntries, find_entries
+from store_format.consumequeue.files import file_run
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
 from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
@@ -204,11 +205,16 @@ def _has_other_entries(queue: QueueRange, before: QueueRange | None, end: int) -
     there, start = None if before is None else before.bounds, min(queue.max_offset, queue.extra_start)
     if there is None or queue.is_batch or not queue.extra:
         return there is not None and there.max_offset > start
-    made = np.frombuffer(queue.extra, CQ_UNIT)["physical_offset"]
-    stop = min(start + len(made) + _UNSETTLED_MAX, (there.last_file + there.file_size) // CQ_UNIT.itemsize)
+    made, count = np.frombuffer(queue.extra, CQ_UNIT)["physical_offset"], there.file_size // CQ_UNIT.itemsize
+    run = file_run(there.directory, CQ_UNIT.itemsize)
+    last_file = there.last_file if run is None else run.last_file
+    stop = min(start + len(made) + _UNSETTLED_MAX, last_file // CQ_UNIT.itemsize + count)
     with there.open(CQ_UNIT) as files:
         units = files.read(start, stop)
-    is_other = message_mask(units) & (units["physical_offset"] < end)
+    is_other, is_in_log = message_mask(units), units["physical_offset"] < end
+    begins = np.flatnonzero(is_other & is_in_log & (np.arange(start, stop) % count == 0))
+    is_in_log[: begins.max(initial=0)] = True  # the broker looks at the last file alone
+    is_other &= is_in_log
     is_other[: len(made)] &= units["physical_offset"][: len(made)] != made[: len(units)]
     return bool(is_other.any())
 

@@ -424,6 +424,20 @@ def test_entries_behind_one_of_zeros_are_named(tmp_path: Path, caplog: pytest.Lo
     assert "1 consume queues have entries of other messages" in warning
 
 
+def test_an_entry_behind_the_log_before_the_last_file_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that starts looks for such entries in the last file of a queue alone, and keeps this one."""
+    store = BrokerStore(tmp_path, queue_entries=2)
+    for _ in range(5):
+        store.put("A")
+    store.entries["A", 0][3] = oracle.cq_unit(1 << 41, 100, 0)
+    found = MessageStore.open(str(store.write(crashed=True))).queue("A", 0).to_table()
+    assert found["queueOffset"].to_pylist() == [0, 1, 2, 3, 4]
+    (warning,) = caplog.messages
+    assert "1 consume queues have entries of other messages" in warning
+
+
 def _places(root: Path, topic: str) -> list[tuple[int, int]]:
     """(queue offset, physical offset) of the messages that a read of queue 0 returns."""
     found = MessageStore.open(str(root)).queue(topic, 0).to_table(columns=["queueOffset", "physicalOffset"])
