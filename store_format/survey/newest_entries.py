@@ -324,10 +324,11 @@ def _with_tail(
         if queue.bounds is None:
             kept = found.units["physical_offset"] >= tail.broker_start
             found = MissingEntries(found.queue_offsets[kept], found.units[kept])
-        end = queue.max_offset
-        queue, entries = _without_cut(log, tail, queue, found) if _is_filled(queue) else (queue, found)
+        end, is_filled = queue.max_offset, _is_filled(queue)
+        queue, entries = _without_cut(log, tail, queue, found) if is_filled else (queue, found)
         entries = without_far(queue, entries)
-        if known is not None:
+        # else messages before the first entry may have expired
+        if known is not None and (is_filled or not log.min_offset):
             entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
         if len(entries.units):
             queue = _with_extra(queue, _with_lost(queue, entries, tail.damaged))

@@ -283,6 +283,16 @@ def test_entries_that_a_broker_keeps_are_named(tmp_path: Path, caplog: pytest.Lo
     assert "1 consume queues have entries of other messages" in warning
 
 
+def test_the_first_message_behind_expired_ones_without_entries_is_read(tmp_path: Path) -> None:
+    """In a store that was stopped in order, too: their offsets are no gap."""
+    store = BrokerStore(tmp_path, log_file_size=1024)
+    for is_filed in (True, False):
+        store.put("A", files=is_filed)
+    last = store.put("A", body=bytes(800), files=False)  # the first one of the next file
+    (store.write() / "commitlog" / f"{0:020}").unlink()
+    assert _places(tmp_path, "A") == [(2, last.physical_offset)]
+
+
 def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = _many_files(tmp_path, broken=2)
     end = end_after_crash(log, Checkpoint())
