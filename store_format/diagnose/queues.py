@@ -285,6 +285,10 @@ class QueueCheck:
             stranded += check.lost
             self.unclaimed += check.unclaimed
             seen = self.comparison.queues.get(key)
+            first = 0 if seen is None or stored.is_batch or lost.stop else seen.places.first
+            if self._log.min_offset and stored.first < check.stop < first:  # behind entries that are expired
+                given_up = self._given_up().within({key: (check.stop, first)})
+                self.unclaimed += first - check.stop - given_up.count
             ends[key] = max(check.stop, 0 if seen is None else seen.places.max_offset)
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
@@ -633,6 +637,7 @@ class _EntryCheck:
                 offset = int(self._offsets(number, units)[row])
                 expected = f"the place of the message {self._name} offset {offset}"
                 self._report(*self._place(number + row), expected, f"physicalOffset {int(physical[row])}")
+                self.unclaimed += self._is_outside(offset)
             rows = np.flatnonzero(message_mask(units) & is_readable & ~np.isin(physical, self.damaged))
             in_files = self.targets.log.file_index(physical[rows])
             for index in np.unique(in_files).tolist():

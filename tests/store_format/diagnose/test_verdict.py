@@ -17,7 +17,7 @@ from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
-from tests.support import damages, goldens
+from tests.support import damages, goldens, oracle
 from tests.support.damages import Damaged
 from tests.support.reads import flip
 from tests.support.referee.made import BrokerStore
@@ -434,6 +434,20 @@ def test_an_offset_before_the_first_message_whose_entry_leads_to_another_one_is_
         store.put("A")
     flip(store.write(crashed=True), (1 << 16) + 15)  # of queueId
     expected = "3 messages readable; 1 queue offset between the ends of queues has no message"
+    assert expected in diagnose(str(tmp_path)).verdict
+
+
+@pytest.mark.parametrize("is_filed", [False, True])
+def test_offsets_behind_expired_entries_without_a_message_are_counted(tmp_path: Path, is_filed: bool) -> None:
+    """A broker begins the queue there: at the next message, or at an entry that leads behind the log."""
+    store = BrokerStore(tmp_path, log_file_size=1024)
+    store.put("A")
+    store.put("A", files=is_filed)
+    store.put("A", body=bytes(800), files=is_filed)  # the first one of the next file
+    if is_filed:
+        store.entries["A", 0][1] = oracle.cq_unit(1 << 40, 100, 0)
+    (store.write(crashed=not is_filed) / "commitlog" / f"{0:020}").unlink()
+    expected = "1 message readable; 1 queue offset between the ends of queues has no message"
     assert expected in diagnose(str(tmp_path)).verdict
 
 
