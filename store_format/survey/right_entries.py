@@ -522,6 +522,8 @@ class Contradictions:
         odd = np.flatnonzero(offsets != before)
         bad: dict[int, CorruptStoreError] = {}
         for i in np.union1d(odd, odd[odd > 0] - 1).tolist():
+            if i + 1 < len(rows) and offsets[i + 1] == following[i]:
+                continue  # the next message follows it
             place, offset = int(physical[i]), int(offsets[i])
             beside = {(key, int(before[i])), (key, int(offsets[i + 1]) - 1 if i + 1 < len(rows) else -1)}
             beside |= {(key, offset ^ (1 << bit)) for bit in range(63)}

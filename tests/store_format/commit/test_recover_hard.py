@@ -28,6 +28,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at, killed_stores
 from tests.support.oracle import Message
 from tests.support.recover_scenarios import files_seen
+from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
@@ -108,6 +109,19 @@ def test_lost_offsets_keep_their_places(tmp_path: Path) -> None:
     assert offsets == [7, 8, 11, 12]
     assert [each for each in diagnose(str(root)) if each.severity == "damage"] == []
     assert recover(str(root)).table().num_rows == 1  # only the end
+
+
+def test_a_message_behind_offsets_without_messages_stays_where_later_entries_are_lost(tmp_path: Path) -> None:
+    """A broker files it next to the one before, and the message behind it follows its offset."""
+    store = BrokerStore(tmp_path / "store", queue_entries=4)
+    for offset in (0, 1, 2, 8, 9):
+        store.put("A", offset=offset)
+    queue = store.write() / "consumequeue" / "A" / "0"
+    (queue / f"{80:020}").write_bytes(bytes(80))
+    recover(str(store.root)).apply()
+    data = (queue / f"{160:020}").read_bytes()
+    places = [each.physical_offset for each in store.messages[3:]]
+    assert [int.from_bytes(data[at : at + 8]) for at in (0, 20)] == places
 
 
 def test_messages_with_impossible_offsets_are_left_and_not_the_others(tmp_path: Path) -> None:
