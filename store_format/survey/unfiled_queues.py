@@ -56,12 +56,12 @@ _PLACES_MAX = 16  # first messages of queues before which the log is read
 _SAMPLE_SIZE = 4096
 _SEEN_MAX = 64
 _DISPATCH_MAX_MS = 1_000
-_ADVICE = "{}riting to these topics with rmqlog rebuilds the files from the commitlog"
+_BY_WRITING = "{}riting to these topics with rmqlog rebuilds the files from the commitlog"
 _BLANK = (
     "%s: %d consume queues end with a blank file: %s. A broker that starts may count a message there that "
     "does not exist (ConsumeQueue.truncateDirtyLogicFiles)"
 )
-_LIGHT_ADVICE = "`rmqlog recover` rebuilds the files from the commitlog"
+_BY_RECOVERY = "`rmqlog recover` rebuilds the files from the commitlog"
 
 # what this process has seen between two places of a log
 _SEEN: dict[object, tuple[dict[QueueKey, LogQueue], int]] = {}
@@ -302,7 +302,7 @@ class UnfiledQueues:
             self.warn("waiting", told, store.path, len(waiting), _queue_names(waiting), why)
         if lost:
             rebuilt = (
-                _LIGHT_ADVICE if all(is_light_queue(topic) for topic, _ in lost) else _advice(taken.state)
+                _BY_RECOVERY if all(is_light_queue(topic) for topic, _ in lost) else _advice(taken.state)
             )
             how = f"These queues are read by a scan of the commitlog. {rebuilt}"
             _log.warning(told, store.path, len(lost), _queue_names(lost), how)
@@ -342,7 +342,7 @@ def _queue_names(keys: Iterable[QueueKey]) -> str:
 
 
 def _advice(state: StoreState) -> str:
-    return _ADVICE.format("Once the broker has stopped, w" if state is StoreState.LIVE else "W")
+    return _BY_WRITING.format("Once the broker has stopped, w" if state is StoreState.LIVE else "W")
 
 
 # ---- what a snapshot has -----------------------------------------------------------------------------------
