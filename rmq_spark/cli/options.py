@@ -143,6 +143,18 @@ def known_topics(stores: Iterable[MessageStore]) -> set[str]:
 # ---- options of some commands ------------------------------------------------------------------------------
 
 
+def from_one_look(command: Command) -> Command:
+    """The whole command is one look at the stores: it reads no small file twice. For a command that ends."""
+
+    def called(**given: Any) -> Any:
+        from store_format.files.read import one_look  # `rmqlog --help` needs none of it
+
+        with one_look():
+            return command(**given)
+
+    return standing_for(command, called)
+
+
 def now_option(command: Command) -> Command:
     """The option `--now`, as `now_ms`: the time to which ages are measured."""
 

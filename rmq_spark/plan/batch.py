@@ -20,7 +20,7 @@ from rmq_spark.plan.starts import Starts, open_stores, refuse_unknown, stated_of
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StorePermissionError
-from store_format.files.read import all_answered, looked_at_once
+from store_format.files.read import all_answered, one_look
 from store_format.names import QueueKey, is_light_queue
 from store_format.read.choice import MessageChoice
 from store_format.read.store import Store, find_queues
@@ -33,7 +33,7 @@ _SCAN_BYTES_MAX = 1 << 30  # takes about a second of planning; the tasks scan mo
 
 @collector_paused()
 @all_answered()
-@looked_at_once()
+@one_look()
 def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     """Looks at the stores once and divides the read into splits for `cores` tasks (default: this machine's).
 

@@ -284,7 +284,7 @@ class LookedFiles(Files):
         if identity is None:
             return None
         known = self._small.get(path)
-        if known is not None and known[0] == identity:
+        if known is not None and known[0] == identity and len(known[1]) <= size_max:
             return known[1]
         data = super().read(path, size_max)
         if data is not None and is_settled(identity, time.time_ns()):
@@ -295,8 +295,9 @@ class LookedFiles(Files):
         with suppress(CorruptStoreError):  # `super` raises the same for a link
             self.read(path)
         known = self._small.get(path)
-        is_known = known is not None and known[0] == self.stat_identity(path)
-        return known[0] if known is not None and is_known else super().readable_identity(path)
+        if known is not None and known[0] == self.stat_identity(path):
+            return known[0]
+        return super().readable_identity(path)
 
     def kept_view(self, path: str) -> FileView:
         from store_format.files.view import KeptView  # it imports numpy

@@ -196,22 +196,20 @@ def all_answered() -> Iterator[None]:
 
 
 @contextmanager
-def looked_at_once() -> Iterator[None]:
-    """For the code of one answer: no small file of a local disk is read twice, unless it has changed."""
+def one_look(paths_below: Iterable[str] = ()) -> Iterator[None]:
+    """One look at stores, from which one answer is given.
+
+    No small file of a local disk is read twice, unless it has changed (`LookedFiles`). What lies below the
+    paths on object storage is listed once. A look within a look is a part of it.
+    """
     token = _places.set(places().in_one_look())
     try:
-        yield
+        with ExitStack() as stack:
+            for path in paths_below:
+                stack.enter_context(places().files_at(path).one_look(path))
+            yield
     finally:
         _places.reset(token)
-
-
-@contextmanager
-def one_look(paths_below: Iterable[str]) -> Iterator[None]:
-    """For a look at a store: `Files.one_look` at each of the paths."""
-    with ExitStack() as stack:
-        for path in paths_below:
-            stack.enter_context(places().files_at(path).one_look(path))
-        yield
 
 
 def all_versions(paths_below: Iterable[str]) -> frozenset[tuple[str, str]]:
@@ -335,8 +333,8 @@ class FileCache:
     """The open views used last, by path: at most `capacity` views.
 
     A view is opened again when its path names another file or the size has changed: a store may be cleaned or
-    restored at any time. An opened store has one, and what looks at the store remember ends with it: `said`
-    has what was warned of, `found` what costs to find again, by what it depends on.
+    restored at any time. An opened store has one cache, which also keeps what later looks need to know:
+    `said` has the warnings that were given, `found` the results that take long to find, by their keys.
     """
 
     def __init__(self, capacity: int = 256) -> None:

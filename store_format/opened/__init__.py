@@ -1,1 +1,1 @@
-"""The opened store: one value for its path and for what a look has read of it."""
+"""The opened store: one value that functions take in place of a path."""

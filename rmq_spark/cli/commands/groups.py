@@ -12,6 +12,7 @@ from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, no_rows_of_groups, what_is_unknown
 from rmq_spark.cli.options import (
     filter_options,
+    from_one_look,
     known_topics,
     now_option,
     refuse_unknown_topic,
@@ -22,7 +23,6 @@ from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
-from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _OFFSETS = (
 
 
 @click.command("groups")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @now_option
 @group_options

@@ -16,6 +16,7 @@ from rmq_spark.cli.group_options import (
 from rmq_spark.cli.options import (
     broker_conf_option,
     filter_options,
+    from_one_look,
     now_option,
     store_argument,
     without_topic,
@@ -27,7 +28,6 @@ from store_format.display.text import first_names, shown
 from store_format.display.units import size_text, until_text
 from store_format.errors import StoreError
 from store_format.files import paths
-from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ _THEN = (
 
 
 @click.command("lag")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @now_option
 @broker_conf_option

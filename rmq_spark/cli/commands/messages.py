@@ -19,6 +19,7 @@ from rmq_spark.cli.options import (
     MESSAGE_FILTERS,
     Command,
     filter_options,
+    from_one_look,
     known_topics,
     refuse_unknown_topic,
     store_argument,
@@ -26,7 +27,6 @@ from rmq_spark.cli.options import (
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
 from rmq_spark.cli.remarks import Progress, nothing, remark
 from store_format.display.text import shown
-from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def warn_of_damage(tolerance: Tolerance) -> int:
 
 
 @click.command("head")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @skip_damage_option
 @filter_options(*HEAD_FILTERS, "offset", limit=_COUNT)
@@ -157,7 +157,7 @@ def tail_(
 
 
 @click.command("get")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @click.argument("id", metavar="ID")
 @output_options(raw=True)
@@ -197,7 +197,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
 
 
 @click.command("find")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @click.argument("word", metavar="[WORD]", required=False)
 @click.option("--id", "message_id", metavar="ID", help="The message with this UNIQ_KEY or offset message id.")

@@ -14,6 +14,7 @@ from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.options import (
     broker_conf_option,
     filter_options,
+    from_one_look,
     known_topics,
     now_option,
     refuse_unknown_topic,
@@ -24,7 +25,6 @@ from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.display.text import shown
 from store_format.display.units import count_text
-from store_format.files.read import looked_at_once
 from store_format.names import LMQ_PREFIX
 from store_format.read.choice import MessageChoice
 
@@ -70,7 +70,7 @@ _FILES = (
 
 
 @click.command("info")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @click.option(
     "--view",
@@ -203,7 +203,7 @@ def _view_name(name: str) -> str:
 
 
 @click.command("ls")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @click.option("-l", "--queues", is_flag=True, help="One row for each queue instead of each topic.")
 @filter_options("topic", "all", "queue", "limit")
@@ -228,7 +228,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
 
 
 @click.command("du")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @click.option(
     "--by",

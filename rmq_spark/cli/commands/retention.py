@@ -17,6 +17,7 @@ from rmq_spark.cli.options import (
     broker_conf_option,
     file_reserved_time_option,
     filter_options,
+    from_one_look,
     now_option,
     store_argument,
 )
@@ -27,7 +28,6 @@ from store_format.display.rows import iso_utc, plain_rows
 from store_format.display.text import shown
 from store_format.display.units import count_text, size_text, until_text
 from store_format.errors import OptionError
-from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _LEVELS = {
 
 
 @click.command("retention")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @broker_conf_option
 @file_reserved_time_option

@@ -11,12 +11,17 @@ import click
 from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
 from rmq_spark.cli.cells import BOLD, painted
 from rmq_spark.cli.exit_codes import NotFoundError
-from rmq_spark.cli.options import filter_options, known_topics, refuse_unknown_topic, store_argument
+from rmq_spark.cli.options import (
+    filter_options,
+    from_one_look,
+    known_topics,
+    refuse_unknown_topic,
+    store_argument,
+)
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
-from store_format.files.read import looked_at_once
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ _TRACED_MAX = 20
 
 
 @click.command("trace")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @click.argument("id", metavar="[ID]", required=False)
 @filter_options("topic", "key", "limit", limit=_TRACED_MAX)

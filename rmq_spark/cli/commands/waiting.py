@@ -13,6 +13,7 @@ from rmq_spark.cli.group_options import refuse_unknown_group
 from rmq_spark.cli.options import (
     broker_conf_option,
     filter_options,
+    from_one_look,
     now_option,
     store_argument,
     without_topic,
@@ -22,7 +23,6 @@ from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view, wants_bodies, with_body_option
 from store_format.display.text import shown
 from store_format.errors import StoreError
-from store_format.files.read import looked_at_once
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
 from store_format.read.choice import MessageChoice
 
@@ -70,7 +70,7 @@ _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unkno
 
 
 @click.command("dlq")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @click.option(
     "-g",
@@ -212,7 +212,7 @@ def _letters(count: int) -> str:
 
 
 @click.command("delay")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @now_option
 @broker_conf_option
@@ -248,7 +248,7 @@ def delay_(
 
 
 @click.command("half")
-@looked_at_once()
+@from_one_look
 @store_argument()
 @now_option
 @broker_conf_option

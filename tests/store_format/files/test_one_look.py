@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store_format.errors import CorruptStoreError
-from store_format.files.read import kept_view, looked_at_once, open_view, read_bytes, readable_identity
+from store_format.files.read import kept_view, one_look, open_view, read_bytes, readable_identity
 
 _OLD = 1_600_000_000
 
@@ -23,21 +23,21 @@ def _write(path: Path, data: bytes, seconds: int = _OLD) -> str:
 def test_a_small_file_is_read_once_in_a_look(tmp_path: Path) -> None:
     """Shown by bytes that change without a sign: a later look has the new ones."""
     path = _write(tmp_path / "a", b"one")
-    with looked_at_once():
+    with one_look():
         assert read_bytes(path) == b"one"
         _write(tmp_path / "a", b"two")
         assert read_bytes(path) == b"one"
-        with looked_at_once():  # a part of the same look
+        with one_look():  # a part of the same look
             assert read_bytes(path) == b"one"
         assert readable_identity(path) is not None
     assert read_bytes(path) == b"two"
-    with looked_at_once():
+    with one_look():
         assert read_bytes(path) == b"two"
 
 
 def test_a_change_is_noticed_in_a_look(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
-    with looked_at_once():
+    with one_look():
         assert read_bytes(path) is None
         _write(tmp_path / "a", b"one")
         assert read_bytes(path) == b"one"
@@ -54,7 +54,7 @@ def test_a_file_that_changed_just_now_is_read_again(tmp_path: Path) -> None:
     """It may change again within a tick of its file system's clock."""
     path = tmp_path / "a"
     path.write_bytes(b"one")
-    with looked_at_once():
+    with one_look():
         assert read_bytes(str(path)) == b"one"
         young = path.stat()
         path.write_bytes(b"two")
@@ -62,11 +62,19 @@ def test_a_file_that_changed_just_now_is_read_again(tmp_path: Path) -> None:
         assert read_bytes(str(path)) == b"two"
 
 
+def test_a_file_above_the_size_is_refused_in_a_look(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a", b"one")
+    with one_look():
+        assert read_bytes(path) == b"one"
+        with pytest.raises(CorruptStoreError, match="at most 2 bytes"):
+            read_bytes(path, 2)
+
+
 def test_a_link_is_refused_in_a_look(tmp_path: Path) -> None:
     _write(tmp_path / "a", b"one")
     (tmp_path / "link").symlink_to("a")
     for _ in range(2):
-        with looked_at_once():
+        with one_look():
             for look in (read_bytes, readable_identity):
                 with pytest.raises(CorruptStoreError):
                     look(str(tmp_path / "link"))
@@ -74,7 +82,7 @@ def test_a_link_is_refused_in_a_look(tmp_path: Path) -> None:
 
 def test_a_queue_file_is_opened_once_in_a_look(tmp_path: Path) -> None:
     path = _write(tmp_path / "a", b"one")
-    with looked_at_once():
+    with one_look():
         with kept_view(path) as first:
             assert first.read(0, 3) == b"one"
         with kept_view(path) as again:
@@ -94,7 +102,7 @@ def test_a_look_keeps_few_files_open(tmp_path: Path) -> None:
 
     paths = [_write(tmp_path / str(number), b"x") for number in range(200)]
     before = count()
-    with looked_at_once():
+    with one_look():
         for path in paths:
             kept_view(path).close()
         assert before < count() <= before + 150
