@@ -326,7 +326,7 @@ def _with_tail(
             found = MissingEntries(found.queue_offsets[kept], found.units[kept])
         end, is_filled = queue.max_offset, _is_filled(queue)
         queue, entries = _without_cut(log, tail, queue, found) if is_filled else (queue, found)
-        entries = without_far(queue, entries)
+        entries = without_far(queue, entries, log.cache.said)
         # else messages before the first entry may have expired
         if known is not None and (is_filled or not log.min_offset):
             entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))

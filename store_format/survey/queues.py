@@ -177,9 +177,9 @@ def _lost_max(per_file: int) -> int:
     return min(_LOST_MAX, _LOST_FILES_MAX * per_file)
 
 
-def without_far(queue: QueueRange, entries: MissingEntries) -> MissingEntries:
+def without_far(queue: QueueRange, entries: MissingEntries, said: set[object]) -> MissingEntries:
     """The entries without those that are too far behind the queue, if they are not more than it has: their
-    queue offsets are damaged, and no recovery files them.
+    queue offsets are damaged, and no recovery files them. Warns once for each queue, as `said` shows.
     """
     if queue.bounds is None or queue.is_batch or queue.max_offset <= queue.min_offset:
         return entries
@@ -188,8 +188,11 @@ def without_far(queue: QueueRange, entries: MissingEntries) -> MissingEntries:
     count = int(np.count_nonzero(far))
     if not 0 < count <= queue.max_offset - queue.min_offset:
         return entries
-    told = "%s-%d: %d messages have queue offsets far behind all others, the first %d, and are left out"
-    _log.warning(told, shown(queue.topic), queue.queue_id, count, int(entries.queue_offsets[far][0]))
+    key = (without_far, queue.topic, queue.queue_id)
+    if key not in said:
+        said.add(key)
+        told = "%s-%d: %d messages have queue offsets far behind all others, from %d on, and are left out"
+        _log.warning(told, shown(queue.topic), queue.queue_id, count, int(entries.queue_offsets[far][0]))
     return MissingEntries(entries.queue_offsets[~far], entries.units[~far])
 
 
