@@ -134,7 +134,7 @@ class QueueCheck:
         no entry. `filing` is what a broker that starts files. `has_queues` is false where RocksDB keeps the
         queues.
         """
-        self._findings, self._root, self._log = findings, opened.path, log
+        self._findings, self._opened, self._log = findings, opened, log
         self._state, self._behind = states
         self._log_end, self._has_queues = log_end, has_queues
         # known after `finish`:
@@ -188,7 +188,7 @@ class QueueCheck:
 
     def _find(self, key: QueueKey) -> StoredQueue:
         return self._stored.get(key) or StoredQueue(
-            *key, False, queue_directory(Opened(self._root), *key), CQ_UNIT.itemsize * _USUAL_UNITS
+            *key, False, queue_directory(self._opened, *key), CQ_UNIT.itemsize * _USUAL_UNITS
         )
 
     @property
@@ -279,7 +279,7 @@ class QueueCheck:
         for key, stored in self._stored.items():
             if not stored.files:
                 continue
-            compared, extension = self.comparison.queues.get(key), ext_directory(Opened(self._root), *key)
+            compared, extension = self.comparison.queues.get(key), ext_directory(self._opened, *key)
             check = _EntryCheck(self._findings, stored, targets, compared, extension, [*contradicted])
             check.run(self._behind)
             stranded += check.lost
@@ -293,18 +293,18 @@ class QueueCheck:
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
             check.report_lacking(is_live=self._state is StoreState.LIVE)
-        is_stale = certain_end(Opened(self._root), self._log, StoreState.CLEAN, last_behind) is not None
+        is_stale = certain_end(self._opened, self._log, StoreState.CLEAN, last_behind) is not None
         self.ahead = 0 if is_clean and is_stale else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
         if stranded:
-            place, expected = f"{self._root}/consumequeue", "entries that point to messages"
+            place, expected = f"{self._opened.path}/consumequeue", "entries that point to messages"
             found = f"{stranded} that point to lost messages"
             advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
             self._findings.add("info", place, 0, expected, found, advice)
         self._report_absent()
         self._count_places(has_lost=bool(lost.stop or contradicted))
         if self.comparison.misplaced:
-            place, expected = f"{self._root}/consumequeue", "messages of queues that can have files"
+            place, expected = f"{self._opened.path}/consumequeue", "messages of queues that can have files"
             found = (
                 f"{self.comparison.misplaced} messages with a queue id or queue offset that no queue can "
                 "have, or far from all others"
@@ -319,7 +319,7 @@ class QueueCheck:
                     hidden += stop - first - given_up.within({key: (first, stop)}).count
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
-            hidden += sum(each.count for each in gone_by_ledger(Opened(self._root), self._log, lambda: ends))
+            hidden += sum(each.count for each in gone_by_ledger(self._opened, self._log, lambda: ends))
         return stranded + hidden + len(contradicted) + (self.ahead if is_clean else 0)
 
     def _count_places(self, *, has_lost: bool) -> None:
@@ -336,13 +336,13 @@ class QueueCheck:
                 for first, stop in ([] if has_lost else [*before, *claims.gaps])
             )
         if self.repeated or self.not_light:
-            place, expected = f"{self._root}/consumequeue", "one message for each queue offset"
+            place, expected = f"{self._opened.path}/consumequeue", "one message for each queue offset"
             found = repeated_text(self.repeated, self.not_light)
             self._findings.add("info", place, 0, expected, found, _REPEATED_ADVICE)
 
     def _given_up(self) -> GivenUp:
         with suppress(CorruptStoreError):  # another check reports the file
-            return read_given_up(Opened(self._root))
+            return read_given_up(self._opened)
         return GivenUp()
 
     def _report_ahead(self, ends: Mapping[QueueKey, int]) -> None:
@@ -350,9 +350,10 @@ class QueueCheck:
         recovery has given up: the next message gets an offset behind that.
         """
         given_up = {(topic, number): stop for topic, number, _, stop in self._given_up().messages}
-        for key, known in committed_ends(Opened(self._root)).items():
+        for key, known in committed_ends(self._opened).items():
             if known.offset > max(ends.get(key, known.offset), given_up.get(key, 0)):
-                place, expected = f"{self._root}/config", f"committed offsets up to {ends[key]}, its end"
+                place = f"{self._opened.path}/config"
+                expected = f"committed offsets up to {ends[key]}, its end"
                 kind = f"ahead {key}"
                 self._findings.add("warning", place, 0, expected, known.evidence, _AHEAD_ADVICE, kind=kind)
 
@@ -364,10 +365,11 @@ class QueueCheck:
             if self._has_queues and not queue.stored.files and not queue.stored.misfit
         }
         seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
-        has_topics = bool(entry_names(f"{self._root}/config", missing_ok=True) & _TOPICS)
-        has_light = has_light_queues(Opened(self._root))
-        is_shown = is_directory(f"{self._root}/{FOLDERS['simple']}")  # whether the broker makes light queues
-        for key, (fate, evidence) in decide(Opened(self._root), self._log, absent, seen).items():
+        has_topics = bool(entry_names(f"{self._opened.path}/config", missing_ok=True) & _TOPICS)
+        has_light = has_light_queues(self._opened)
+        # whether the broker makes light queues
+        is_shown = is_directory(f"{self._opened.path}/{FOLDERS['simple']}")
+        for key, (fate, evidence) in decide(self._opened, self._log, absent, seen).items():
             queue = absent[key]
             is_light = is_light_queue(key[0])
             is_dispatched = self._state is StoreState.CRASHED and (is_shown or not is_light)
@@ -375,7 +377,7 @@ class QueueCheck:
             if fate is not Fate.DELETED and is_dispatched and 0 < queue.places.entries == queue.by_broker:
                 fate = Fate.WAITING
             count = queue.places.entries + queue.places.misplaced
-            place = f"{self._root}/consumequeue/{key[0]}/{key[1]}"
+            place = f"{self._opened.path}/consumequeue/{key[0]}/{key[1]}"
             expected = f"consume queue files of {key[0]}-{key[1]}"
             found = f"none for {count} messages, the first at commitlog {queue.begin}; {evidence}"
             is_left = fate is Fate.DELETED or (is_light and not has_light)
@@ -394,13 +396,13 @@ class QueueCheck:
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
             self._findings.add("damage", place, 0, expected, found, advice)
         past = (
-            past_queues(Opened(self._root), self._log.min_offset, self.comparison.queues)
+            past_queues(self._opened, self._log.min_offset, self.comparison.queues)
             if self._has_queues
             else {}
         )
         for (topic, queue_id), end in past.items():
             self.is_incomplete = True
-            place = f"{self._root}/consumequeue/{topic}/{queue_id}"
+            place = f"{self._opened.path}/consumequeue/{topic}/{queue_id}"
             expected = f"consume queue files of {topic}-{queue_id} that end at offset {end.offset} or later"
             self._findings.add("damage", place, 0, expected, f"none, and {end.evidence}", _PAST_ADVICE)
 

@@ -431,10 +431,8 @@ class StoreFollower:
         left = {} if is_all else {key: told for key, told in newest.items() if key not in ends}
         for key in left:
             if self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
-                known, found = (
-                    self.queues.get(key),
-                    take_queue(self.store.opened, self._log, state, *key, stop),
-                )
+                known = self.queues.get(key)
+                found = take_queue(self.store.opened, self._log, state, *key, stop)
                 _check_files(key, known, found)
                 if found is None:
                     continue

@@ -370,10 +370,8 @@ def refuse_kv_service(opened: Opened, conf: BrokerConf) -> None:
     where = "broker.conf has popConsumerKVServiceEnable=true"
     found = conf.pop_consumer_kv_service_enable
     if "popConsumerKVServiceEnable" not in conf.given:
-        found, where = (
-            "CURRENT" in entry_names(f"{opened.path}/kvStore", missing_ok=True),
-            "found kvStore/CURRENT",
-        )
+        found = "CURRENT" in entry_names(f"{opened.path}/kvStore", missing_ok=True)
+        where = "found kvStore/CURRENT"
     if found:
         raise UnsupportedFormatError(
             f"{opened}: cannot read what is in flight, which the broker keeps in RocksDB: {where}. Let the "

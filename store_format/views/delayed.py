@@ -158,10 +158,8 @@ def _late_places(opened: Opened, check: TimerCheck, precision_ms: int) -> NDArra
     the view `problems` shows the damage.
     """
     try:
-        wheel, log = (
-            TimerWheel.open(wheel_path(opened), precision_ms),
-            TimerLog.open(f"{opened.path}/timerlog"),
-        )
+        wheel = TimerWheel.open(wheel_path(opened), precision_ms)
+        log = TimerLog.open(f"{opened.path}/timerlog")
         slot = None if wheel is None else wheel.slot(check.last_read_time)
         if slot is None or not log.files:
             return np.empty(0, np.int64)
