@@ -494,10 +494,8 @@ def _read_note(held: LockedStore) -> _Note | None:
             for topic, queue_ids in value["queues"].items()
             for queue_id in queue_ids
         )
-        odd = frozenset((str(topic), int(queue_id)) for topic, queue_id in value.get("odd", []))
-        firsts = {
-            (str(topic), int(queue_id)): int(at) for topic, queue_id, at in value.get("first_entries", [])
-        }
+        odd = frozenset((str(topic), int(queue_id)) for topic, queue_id in value["odd"])
+        firsts = {(str(topic), int(queue_id)): int(at) for topic, queue_id, at in value["first_entries"]}
         ends = (int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]))
         note = _Note(*ends, queues, odd, firsts)
         data = held.log.read(note.last_offset, note.stop - note.last_offset)

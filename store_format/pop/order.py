@@ -415,7 +415,7 @@ class OrderState:
             if act == "pop":
                 last = self.batches[queue_id].offsets[-1]
                 self._totals["popped"] += len(self.batches[queue_id].offsets)
-                if values.get("physical", -1) >= 0:
+                if values["physical"] >= 0:
                     self._queues[0, queue_id].witness = WitnessEntry(last, values["physical"])
             return
         info = self.batches[queue_id]

@@ -281,7 +281,7 @@ def test_damage_of_the_last_message_that_was_read_is_no_other_store(root: Path) 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_a_checkpoint_without_places_goes_on_as_before(root: Path, start: str) -> None:
-    """An earlier version wrote it: nothing tells the new topic from the deleted one."""
+    """Its offsets are those of startingOffsets: nothing tells the new topic from the deleted one."""
     stream = Stream(root, subscribe="T", failOnDataLoss=False, startingOffsets=start)
     if stream.step() is None:
         first = stream.start()

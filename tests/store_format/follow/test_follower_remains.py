@@ -60,7 +60,7 @@ def test_each_look_ends_where_the_broker_does(broker: Broker, live: Live, is_sca
 
 
 def test_a_position_behind_the_end_is_data_loss(broker: Broker, live: Live) -> None:
-    """An earlier release stored the end of what was cut."""
+    """As of a store that was copied back, or of what was cut."""
     recovered(broker)
     broker.write(4)
     live(broker.root, True)
