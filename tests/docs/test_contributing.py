@@ -376,18 +376,8 @@ def test_add_a_service(tmp_path: Path) -> None:
     project.create("services/audit.py", AUDIT_SERVICE.format(produced=produced, service=service))
     registry = project.path("services/turn.py")
     project.says("_BY_NAME", "NAMED_ONLY")
-    project.insert(
-        "services/turn.py",
-        "# Each is made when",
-        f"""def _audit() -> Service:
-    from {project.module("services/audit.py")} import Audit
-
-    return Audit()
-
-
-""",
-    )
-    project.change(registry, '    "clean": _clean,\n', '    "audit": _audit,\n    "clean": _clean,\n')
+    row = f'    "audit": "{project.module("services/audit.py")}:Audit",\n'
+    project.change(registry, '    "clean": ', f'{row}    "clean": ')
     docs = project.path("docs/services.md")
     project.change(docs, "| `flush` | writes", "| `audit` | copies messages of `Jobs` |\n| `flush` | writes")
     project.append("docs/services.md", "\n## Audit\n\nThe service `audit` copies messages.\n")

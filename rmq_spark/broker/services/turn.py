@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 from types import TracebackType
 
 import pyarrow as pa
@@ -147,37 +148,13 @@ class FlushService:
 # ---- the services by name ----------------------------------------------------------------------------------
 
 
-def _schedule() -> Service:
-    from rmq_spark.broker.services.schedule import Schedule
-
-    return Schedule()
-
-
-def _timer() -> Service:
-    from rmq_spark.broker.services.timer import Timer
-
-    return Timer()
-
-
-def _revive() -> Service:
-    from rmq_spark.broker.pop.revive import ReviveService
-
-    return ReviveService()
-
-
-def _clean() -> Service:
-    from rmq_spark.broker.services.clean import CleanService
-
-    return CleanService()
-
-
-# Each is made when a run begins: the modules are imported only if the service is chosen.
-_BY_NAME: dict[str, Callable[[], Service]] = {
-    "schedule": _schedule,
-    "timer": _timer,
-    "revive": _revive,
-    "clean": _clean,
-    "flush": FlushService,  # the last: what the others wrote is flushed in the same turn
+# Module and class: a module is imported only if its service is chosen.
+_BY_NAME = {
+    "schedule": "rmq_spark.broker.services.schedule:Schedule",
+    "timer": "rmq_spark.broker.services.timer:Timer",
+    "revive": "rmq_spark.broker.pop.revive:ReviveService",
+    "clean": "rmq_spark.broker.services.clean:CleanService",
+    "flush": f"{__name__}:FlushService",  # the last: what the others wrote is flushed in the same turn
 }
 NAMED_ONLY = frozenset({"clean"})  # deletes files, so it never runs unless its name is given
 
@@ -188,7 +165,7 @@ def chosen_services(only: Sequence[str] | None) -> list[Service]:
         if name not in _BY_NAME:
             raise OptionError(f"unknown service {name!r}; {did_you_mean(name, _BY_NAME, 'services')}")
     names = [name for name in _BY_NAME if (name in only if only else name not in NAMED_ONLY)]
-    return [_BY_NAME[name]() for name in names]
+    return [resolve_name(_BY_NAME[name])() for name in names]
 
 
 # ---- one turn ----------------------------------------------------------------------------------------------
