@@ -38,7 +38,7 @@ ROOMS = [
         f"rmq_spark.{room}"
         for room in (
             *("consume", "produce", "options", "plan", "stream", "write", "broker", "store", "charts"),
-            *("show", "spark", "", "pop", "services", "demo", "cli", "reference"),
+            *("show", "spark", "", "pop", "services", "demo", "cli"),
         )
     ),
     "pyspark_rmqlog.",  # what Spark imports to register the data source
@@ -383,7 +383,7 @@ def _opens_files(tree: ast.Module) -> Iterator[str]:
             yield from (f"line {node.lineno}: imports {node.module}.{name}" for name in sorted(taken))
         if isinstance(node, ast.Call) and _last_name(node.func) in _FILE_CALLS:
             name = ast.unparse(node.func)
-            is_method = isinstance(node.func, ast.Attribute) and name != "files.read_bytes"
+            is_method = isinstance(node.func, ast.Attribute) and name != "formatter.write_text"  # click's
             method = _last_name(node.func) if is_method else ""
             if name in _FILE_FUNCTIONS or method in _PATH_METHODS:
                 yield f"line {node.lineno}: calls {name}"

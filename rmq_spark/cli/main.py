@@ -178,8 +178,8 @@ class _Commands(click.Group):
         """Writes the examples line by line, and the exit codes."""
         formatter.write(_EXAMPLES)
         codes = ", ".join(f"{code} {words}" for code, words, _ in EXIT_CODES)
-        # Not write_text, which the tests take for a file's
-        formatter.write(f"\n{click.wrap_text(f'Exit codes: {codes}.', formatter.width)}\n")
+        formatter.write_paragraph()
+        formatter.write_text(f"Exit codes: {codes}.")
 
 
 def _say_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -4,7 +4,7 @@ The only room that imports numba, which takes a third of a second. A module here
 it, at its first use as an attribute:
 
     from store_format import kernels
-    kernels.crc32.crc32_ranges(data, starts, lengths)
+    kernels.crc32.crc32_into(data, starts, lengths, crcs)
 
 So callers import the room, never a module of it.
 """

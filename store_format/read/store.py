@@ -138,7 +138,7 @@ class Store:
 
     @property
     def state(self) -> StoreState:
-        """Clean, live or crashed at this moment; see `bookkeeping.state.store_state`."""
+        """Clean, live or crashed at this moment; see `bookkeeping.journal.store_state`."""
         return store_state(self.opened)
 
     def time_at(self, physical_offset: int) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PACKAGES = ("store_format", "rmq_spark")
+MODULES = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
 _PATH = re.compile(r"`((?:store_format|rmq_spark|tests|docs|conf)/[\w./-]+)`")
 
 
@@ -18,7 +21,7 @@ def test_every_path_exists() -> None:
 
 
 def test_every_module_that_a_docstring_names_exists() -> None:
-    modules = [path for top in ("store_format", "rmq_spark", "tests") for path in (ROOT / top).rglob("*.py")]
+    modules = [*MODULES, *(ROOT / "tests").rglob("*.py")]
     there = {"setup.py"} | {
         name for path in modules for name in (path.name, f"{path.parent.name}/{path.name}")
     }
@@ -31,6 +34,19 @@ def test_every_module_that_a_docstring_names_exists() -> None:
     assert missing == []
 
 
+def test_every_dotted_name_exists() -> None:
+    """A name of a package, or of a room in it, such as `follow.log_tail`; not `plan.apply` of a variable."""
+    rooms = {path.parent.name: path.parent for top in PACKAGES for path in (ROOT / top).glob("*/__init__.py")}
+    starts = "|".join([*PACKAGES, *(rooms.keys() - {"spark", "plan", "options", "message"})])
+    dotted = re.compile(rf"`((?:{starts})(?:\.\w+)+)(?<!\.py)(?<!\.conf)[`(]")
+    texts = [ARCHITECTURE, CONTRIBUTING, *(path.read_text(encoding="utf-8") for path in MODULES)]
+    names = {name for text in texts for name in dotted.findall(text)}
+    assert len(names) > 20
+    for name in names:
+        room = rooms.get(name.partition(".")[0])
+        pkgutil.resolve_name(name if room is None else f"{room.parent.name}.{name}")
+
+
 def test_every_question_names_a_definition_of_its_file() -> None:
     rows = re.findall(r"^\| (Where .*\?) \| `([^`]+)` \| `([^`]+)` \|$", ARCHITECTURE, re.MULTILINE)
     assert len(rows) >= 16
@@ -40,7 +56,7 @@ def test_every_question_names_a_definition_of_its_file() -> None:
 
 
 def test_every_room_is_described() -> None:
-    for package in ("store_format", "rmq_spark"):
+    for package in PACKAGES:
         rooms = [path.parent.name for path in (ROOT / package).glob("*/__init__.py")]
         modules = [path.name for path in (ROOT / package).glob("*.py") if path.name != "__init__.py"]
         table = ARCHITECTURE.split(f"### {package}\n")[1].split("\n## ")[0].split("\n### ")[0]
