@@ -18,7 +18,6 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.create_store import create_store
 from store_format.commit.options import CommitOptions
-from store_format.consumequeue.slices import read_slice
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.read import read_delay_offsets
@@ -95,7 +94,7 @@ def measure_lateness(directory: Path, messages: int, commits: int) -> Lateness:
 
 def _lateness(root: str, ends: list[tuple[float, int]]) -> NDArray[np.float64]:
     queue = MessageStore.open(root).queue(SCHEDULE_TOPIC, 0)
-    _, units = read_slice(queue.piece())
+    _, units = queue.piece().read()
     due = units["tags_code"].astype(np.int64)
     late = np.full(len(due), np.inf)
     before = 0

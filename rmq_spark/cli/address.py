@@ -87,12 +87,11 @@ def physical_places(stores: Sequence[MessageStore], address: Address) -> list[tu
 
     Raises as `_queues_with`.
     """
-    from store_format.consumequeue.slices import read_slice
 
     places = []
     for store, queue in _queues_with(stores, address):
         if queue.scanned is None:
-            _, units = read_slice(queue.piece(address.offset, address.offset + 1))
+            _, units = queue.piece(address.offset, address.offset + 1).read()
             found = units["physical_offset"].tolist()
         else:
             rows = queue.read(address.offset, address.offset + 1, columns=("physicalOffset",))

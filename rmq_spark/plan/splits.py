@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.consume.consumer import MessageQueue, sort_queues
 from rmq_spark.options.read_options import COMMITLOG, QUEUE, WHOLE_QUEUE, ReadOptions
-from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
+from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OptionError
 from store_format.files import paths
 from store_format.files.client import StoredObject
@@ -216,7 +216,7 @@ def estimate_bytes(piece: QueueSlice, is_sampled: bool = True) -> int:
     if count > _SAMPLED_ABOVE and is_sampled:
         sizes = [queue.bounds.last_size]
         for start in range(piece.start, piece.stop, count // _SIZES_SAMPLED + 1):
-            _, units = read_slice(piece._replace(start=start, stop=min(start + 1, piece.stop)))
+            _, units = piece._replace(start=start, stop=min(start + 1, piece.stop)).read()
             sizes += units["size"].tolist()
         mean_size = sum(sizes) / len(sizes)
     spanned = (
@@ -320,8 +320,8 @@ def physical_range(piece: QueueSlice) -> tuple[int, int]:
     if bounds is not None:
         low, high, size = bounds.first_physical_offset, bounds.last_physical_offset, bounds.last_size
     if queue.extra or (piece.start, piece.stop) != (queue.min_offset, queue.max_offset):
-        _, first = read_slice(piece._replace(stop=piece.start + 1))
-        _, last = read_slice(piece._replace(start=piece.stop - 1))
+        _, first = piece._replace(stop=piece.start + 1).read()
+        _, last = piece._replace(start=piece.stop - 1).read()
         low = int(first[0]["physical_offset"]) if len(first) else low
         high, size = (int(last[-1]["physical_offset"]), int(last[-1]["size"])) if len(last) else (high, size)
     return max(min(low, high), 0), max(low, high) + max(size, 1)
@@ -415,7 +415,7 @@ def _cut(each: _Sized, number: int, edges: _Floats | None, axis: _Axis) -> Itera
         cuts = np.array([start + (stop - start) * at // number for at in range(number + 1)], np.int64)
     else:
         ends = (len(edges) - 1) * np.arange(1, number) // number
-        cuts = cuts_at(each.slice, axis.physical(each.store, edges[ends]).tolist())
+        cuts = each.slice.cuts_at(axis.physical(each.store, edges[ends]).tolist())
     # if there are many edges, between most of them is no message of a queue
     for at in np.flatnonzero(cuts[:-1] < cuts[1:]).tolist():
         low, high = int(cuts[at]), int(cuts[at + 1])
@@ -514,6 +514,6 @@ def _places(piece: QueueSlice, samples: int) -> NDArray[np.int64]:
         places = []
         for number in range(samples + 1):
             offset = piece.start + (messages - 1) * number // samples
-            _, units = read_slice(piece._replace(start=offset, stop=offset + 1))
+            _, units = piece._replace(start=offset, stop=offset + 1).read()
             places += units["physical_offset"][:1].tolist()
     return np.maximum.accumulate(np.array(places if len(places) > 1 else (places or [0]) * 2, np.int64))

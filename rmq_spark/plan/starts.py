@@ -27,7 +27,6 @@ from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.option import Earliest, Latest, Offset, OffsetSpec, Position, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from store_format import Queue
-from store_format.consumequeue.slices import read_slice
 from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.files import paths
@@ -333,7 +332,7 @@ def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:
     """
     offset = queue.offset_at(timestamp_ms, "LOWER", on_damage=mode)
     if queue.range.is_batch and offset < queue.max_offset:
-        _, units = read_slice(queue.piece(offset, offset + 1))
+        _, units = queue.piece(offset, offset + 1).read()
         if len(units) and int(units["store_timestamp"][0]) < timestamp_ms:
             return queue.max_offset
     return offset

@@ -31,7 +31,7 @@ from rmq_spark.plan.splits import (
 )
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
-from store_format.consumequeue.slices import QueueSlice, read_slice
+from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError
 
 _NO_LIMIT = (1 << 63) - 1
@@ -225,7 +225,7 @@ class _Sizes:
         done = len(self._ends) - 1
         step = min(max(_FIRST_READ, done), _READ_MAX, count - done)
         low = self._start + done
-        offsets, units = read_slice(self._queue.range.piece(low, low + step))
+        offsets, units = self._queue.range.piece(low, low + step).read()
         self._ends = np.concatenate(
             (self._ends, self._ends[-1] + np.cumsum(_sizes_of(low, step, offsets, units)))
         )

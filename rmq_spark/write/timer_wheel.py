@@ -20,7 +20,6 @@ from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
-from store_format.consumequeue.slices import read_slice
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.java.number_columns import read_integers
 from store_format.java.text import java_hash_many
@@ -221,7 +220,7 @@ def enqueue(
     conf, store, state = turn.conf, turn.store, turn.state
     start = min(max(turn.queue_offset, queue.min_offset), queue.max_offset)
     stop = min(start + limits[0], queue.max_offset)
-    offsets, entries = read_slice(queue.range.piece(start, stop))
+    offsets, entries = queue.range.piece(start, stop).read()
     sizes = np.cumsum(entries["size"].astype(np.int64))
     fits = max(int(np.searchsorted(sizes, limits[1], side="right")), 1)
     # Units of lost messages are not among the entries: a piece may have none, and messages may follow.

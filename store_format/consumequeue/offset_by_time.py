@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from store_format.consumequeue.files import QueueBounds, UnitFiles
-from store_format.consumequeue.slices import QueueSlice, read_slice
+from store_format.consumequeue.slices import QueueSlice
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 
 Boundary = Literal["LOWER", "UPPER"]
@@ -182,9 +182,7 @@ class QueueTimes(Sequence[int]):
             if self._start <= at < self._stop:
                 return self._stop, self._time
             low = self._piece.start + at
-            offsets, units = read_slice(
-                self._piece._replace(start=low, stop=min(low + step, self._piece.stop))
-            )
+            offsets, units = self._piece._replace(start=low, stop=min(low + step, self._piece.stop)).read()
             for offset, physical in zip(offsets.tolist(), units["physical_offset"].tolist(), strict=True):
                 time = self._store_timestamp_at(physical, offset)
                 if time >= 0:

@@ -78,36 +78,83 @@ class QueueSlice(NamedTuple):
     def queue_id(self) -> int:
         return self.queue.queue_id
 
+    def read(self) -> tuple[_Ints, NDArray[np.void]]:
+        """(queue offsets, units) of the slice without pre-blank units: from files, then from `extra`."""
+        queue = self.queue
+        stop = min(self.stop, queue.extra_start)
+        read, of_units = (
+            (read_batch_units, _batch_entries) if queue.is_batch else (read_units, _simple_entries)
+        )
+        if queue.bounds is not None and self.start < stop:
+            offsets, units = of_units(self, read(queue.bounds, self.start, stop))
+        else:
+            offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+        if self.stop > queue.extra_start:
+            extra = np.frombuffer(queue.extra, units.dtype)
+            extra_offsets = np.frombuffer(queue.extra_offsets, np.int64)
+            ends = extra_offsets + (extra["batch_size"] if queue.is_batch else 1)
+            mine = (extra_offsets < self.stop) & (ends > self.start)
+            offsets, units = (
+                np.concatenate((offsets, extra_offsets[mine])),
+                np.concatenate((units, extra[mine])),
+            )
+        return offsets, units
 
-def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
-    """Cuts a slice where its messages pass the ascending physical offsets `edges`.
+    def split_at(self, edges: Sequence[int]) -> list[QueueSlice]:
+        """Cuts the slice where its messages pass the ascending physical offsets `edges`.
 
-    Parts may be empty. They adjoin, so no message is lost or doubled even if entries are not in log order.
-    """
-    cuts = cuts_at(piece, edges).tolist()
-    return [piece._replace(start=low, stop=high) for low, high in pairwise(cuts)]
+        Parts may be empty. They adjoin, so no message is lost or doubled even if entries are not in log
+        order.
+        """
+        return [self._replace(start=low, stop=high) for low, high in pairwise(self.cuts_at(edges).tolist())]
 
+    def cuts_at(self, edges: Sequence[int]) -> _Ints:
+        """The queue offsets at which `split_at` cuts, with the start and the stop of the slice; ascending."""
+        entries = self.stop - self.start
+        # an entry covers several offsets, and a damaged one any number
+        bounds = self.queue.bounds
+        if self.queue.is_batch and bounds is not None:
+            entries = min(entries, bounds.unit_stop - bounds.unit_start + len(self.queue.extra_offsets))
+        if entries <= _SPLIT_WHOLE_MAX * max(len(edges) // _EDGES_BISECTED, 1):
+            found = _cuts_read(self, np.array(edges, np.int64))
+        else:
+            found = np.array([_first_offset_at(self, edge) for edge in edges], np.int64)
+        return np.maximum.accumulate(np.concatenate(([self.start], found, [self.stop])))
 
-def cuts_at(piece: QueueSlice, edges: Sequence[int]) -> _Ints:
-    """The queue offsets at which `split_at` cuts, with the start and the stop of the slice; ascending."""
-    entries = piece.stop - piece.start
-    # an entry covers several offsets, and a damaged one any number
-    bounds = piece.queue.bounds
-    if piece.queue.is_batch and bounds is not None:
-        entries = min(entries, bounds.unit_stop - bounds.unit_start + len(piece.queue.extra_offsets))
-    if entries <= _SPLIT_WHOLE_MAX * max(len(edges) // _EDGES_BISECTED, 1):
-        found = _cuts_read(piece, np.array(edges, np.int64))
-    else:
-        found = np.array([_first_offset_at(piece, edge) for edge in edges], np.int64)
-    return np.maximum.accumulate(np.concatenate(([piece.start], found, [piece.stop])))
+    def parts(self, step: int | None = None) -> Iterator[QueueSlice]:
+        """The slice in parts of at most `step` entries (None: CHUNK_ENTRIES).
+
+        In a batch queue the parts follow the number of entries: damaged units can cover a huge range of
+        offsets.
+        """
+        queue, step = self.queue, CHUNK_ENTRIES if step is None else step
+        if self.stop - self.start <= step and self.stop <= queue.extra_start and queue.bounds is not None:
+            yield self
+            return
+        if queue.bounds is not None:
+            stop = min(self.stop, queue.extra_start)
+            if queue.is_batch:
+                chunks = (queue.bounds.unit_stop - queue.bounds.unit_start) // step + 1
+                step = max(step, (stop - self.start) // chunks + 1)
+            for start in range(self.start, stop, step):
+                yield self._replace(start=start, stop=min(start + step, stop))
+        if self.stop > queue.extra_start:
+            yield self._replace(start=max(self.start, queue.extra_start))
+
+    def place_of(self, queue_offset: int) -> tuple[str, int]:
+        """(file, byte) of an entry; (directory, 0) in a batch queue, whose units have no place by offset."""
+        bounds = self.queue.bounds
+        if bounds is None or self.queue.is_batch or queue_offset >= self.queue.extra_start:
+            return f"{self.topic}-{self.queue_id}" if bounds is None else bounds.directory, 0
+        return place_in_files(bounds.directory, bounds.file_size, queue_offset * CQ_UNIT.itemsize)
 
 
 def _cuts_read(piece: QueueSlice, edges: _Ints) -> _Ints:
     """The cuts, by reading all entries, a chunk at a time."""
     cuts = np.full(len(edges), piece.stop, np.int64)
     done = 0
-    for part in cut_slice(piece):
-        offsets, units = read_slice(part)
+    for part in piece.parts():
+        offsets, units = part.read()
         places = np.maximum.accumulate(
             np.searchsorted(units["physical_offset"].astype(np.int64), edges[done:])
         )
@@ -122,50 +169,12 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
     low, high = piece.start, piece.stop
     while low < high:
         middle = (low + high) // 2
-        offsets, units = read_slice(piece._replace(start=middle, stop=middle + 1))
+        offsets, units = piece._replace(start=middle, stop=middle + 1).read()
         if not len(units) or int(units["physical_offset"][0]) < physical_offset:
             low = middle + 1
         else:
             high = int(offsets[0]) if low <= int(offsets[0]) <= middle else middle
     return low
-
-
-def cut_slice(whole: QueueSlice, step: int | None = None) -> Iterator[QueueSlice]:
-    """Cuts a slice into pieces of at most `step` entries (None: CHUNK_ENTRIES).
-
-    In a batch queue the pieces follow the number of entries: damaged units can cover a huge range of offsets.
-    """
-    queue, step = whole.queue, CHUNK_ENTRIES if step is None else step
-    if whole.stop - whole.start <= step and whole.stop <= queue.extra_start and queue.bounds is not None:
-        yield whole
-        return
-    if queue.bounds is not None:
-        stop = min(whole.stop, queue.extra_start)
-        if queue.is_batch:
-            chunks = (queue.bounds.unit_stop - queue.bounds.unit_start) // step + 1
-            step = max(step, (stop - whole.start) // chunks + 1)
-        for start in range(whole.start, stop, step):
-            yield whole._replace(start=start, stop=min(start + step, stop))
-    if whole.stop > queue.extra_start:
-        yield whole._replace(start=max(whole.start, queue.extra_start))
-
-
-def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
-    """(queue offsets, units) of a slice without pre-blank units: from files, then from `extra`."""
-    queue = piece.queue
-    stop = min(piece.stop, queue.extra_start)
-    read, of_units = (read_batch_units, _batch_entries) if queue.is_batch else (read_units, _simple_entries)
-    if queue.bounds is not None and piece.start < stop:
-        offsets, units = of_units(piece, read(queue.bounds, piece.start, stop))
-    else:
-        offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
-    if piece.stop > queue.extra_start:
-        extra = np.frombuffer(queue.extra, units.dtype)
-        extra_offsets = np.frombuffer(queue.extra_offsets, np.int64)
-        ends = extra_offsets + (extra["batch_size"] if queue.is_batch else 1)
-        mine = (extra_offsets < piece.stop) & (ends > piece.start)
-        offsets, units = np.concatenate((offsets, extra_offsets[mine])), np.concatenate((units, extra[mine]))
-    return offsets, units
 
 
 def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
@@ -177,11 +186,3 @@ def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, 
 
 def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
     return units["base_offset"].astype(np.int64), units
-
-
-def place_of_entry(piece: QueueSlice, queue_offset: int) -> tuple[str, int]:
-    """(file, byte) of a queue unit; (directory, 0) in a batch queue, whose units have no place by offset."""
-    bounds = piece.queue.bounds
-    if bounds is None or piece.queue.is_batch or queue_offset >= piece.queue.extra_start:
-        return f"{piece.topic}-{piece.queue_id}" if bounds is None else bounds.directory, 0
-    return place_in_files(bounds.directory, bounds.file_size, queue_offset * CQ_UNIT.itemsize)

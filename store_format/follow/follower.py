@@ -30,7 +30,7 @@ from store_format.bookkeeping.journal import (
 )
 from store_format.commitlog.log import CommitLog, written_stop
 from store_format.consumequeue.files import FOLDERS, list_queues
-from store_format.consumequeue.slices import QueueRange, read_slice, split_at
+from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
@@ -589,10 +589,10 @@ def _place_of_queue(store: Store, log: CommitLog, state: StoreState) -> int:
     if newest is None or newest.is_batch:
         return -1
     try:
-        _, behind = split_at(
-            newest.piece(newest.min_offset, newest.max_offset), [_last(newest) - _MARGIN_SIZE]
+        _, behind = newest.piece(newest.min_offset, newest.max_offset).split_at(
+            [_last(newest) - _MARGIN_SIZE]
         )
-        _, units = read_slice(newest.piece(max(behind.start - 1, newest.min_offset), behind.start))
+        _, units = newest.piece(max(behind.start - 1, newest.min_offset), behind.start).read()
         place = int(units[0]["physical_offset"]) if len(units) else -1
         return place if log.has_message_at(place) else -1
     except StoreError:  # retention took a file meanwhile

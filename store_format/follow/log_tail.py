@@ -27,7 +27,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.slices import QueueRange, read_slice, split_at
+from store_format.consumequeue.slices import QueueRange
 from store_format.errors import (
     FileReplacedError,
     StoreError,
@@ -485,7 +485,7 @@ def offset_behind(queue: Queue, place: int) -> int:
     """The first offset of a queue whose message is behind the message at a place."""
     physical_offset = physical_offset_of(place)
     if queue.scanned is None:
-        return split_at(queue.piece(), [physical_offset + 1])[1].start
+        return queue.piece().split_at([physical_offset + 1])[1].start
     if queue.scanned.last <= physical_offset:
         return queue.max_offset
     begin, first = _begin(queue)
@@ -508,7 +508,7 @@ def last_physical_offset(queue: QueueRange) -> int:
 def _physical_offset(queue: QueueRange, offset: int) -> int | None:
     """The physical offset that the entry of a queue offset points to; None if it cannot be read."""
     try:
-        _, units = read_slice(queue.piece(offset, offset + 1))
+        _, units = queue.piece(offset, offset + 1).read()
     except StoreError:
         return None
     return int(units["physical_offset"][-1]) if len(units) and units["size"][-1] > 0 else None

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.slices import QueueSlice, cut_slice, place_of_entry
+from store_format.consumequeue.slices import QueueSlice
 from store_format.consumequeue.units import is_ext_address, queue_bounds, resolve_tags_codes
 from store_format.display.text import shown
 from store_format.errors import (
@@ -197,7 +197,7 @@ class EntryReader:
         log is held of each slice.
         """
         step = max(self.chunk_entries // (2 * len(slices)), min(_BLOCK_ENTRIES_MIN, self.chunk_entries))
-        cursors = [_Cursor(piece.stop, cut_slice(piece, step)) for piece in slices]
+        cursors = [_Cursor(piece.stop, piece.parts(step)) for piece in slices]
         unfinished = [(_UNREAD, number) for number in range(len(cursors))]
         held = 0
         while unfinished or held:
@@ -222,7 +222,7 @@ class EntryReader:
         try:
             return cursor.hold(piece, *read_right_slice(self.log, piece))
         except (OffsetOutOfRangeError, StoreNotFoundError) as error:
-            cursor.pieces = cut_slice(self._after_loss(piece._replace(stop=cursor.stop), error), step)
+            cursor.pieces = self._after_loss(piece._replace(stop=cursor.stop), error).parts(step)
         piece = next(cursor.pieces, None)
         return None if piece is None else cursor.hold(piece, *read_right_slice(self.log, piece))
 
@@ -419,7 +419,7 @@ class QueueReader:
         for i in range(len(entries)):
             physical, offset = int(entries.physical_offset[i]), int(entries.queue_offset[i])
             piece = pieces[int(entries.piece[i])]
-            path, position = place_of_entry(piece, offset)
+            path, position = piece.place_of(offset)
             found = "no message" if physical == NOWHERE else str(physical)
             error = CorruptStoreError(path, position, expected, f"{found} at queue offset {offset}")
             bad.append(BadUnit(i, error))

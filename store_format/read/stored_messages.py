@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog, cuts
-from store_format.consumequeue.slices import QueueRange, QueueSlice, cut_slice, read_slice
+from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import OffsetOutOfRangeError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files.paths import StoreFile
 from store_format.files.view import read_sizes
@@ -119,12 +119,12 @@ def read_stored_units(
 
 def units_at(queue: QueueRange, offsets: _Ints) -> tuple[_Ints, NDArray[np.void]]:
     """(queue offsets, units) of these ascending offsets, as `read_slice`; those that the queue has."""
-    parts = [read_slice(queue.piece(queue.min_offset, queue.min_offset))]
+    parts = [queue.piece(queue.min_offset, queue.min_offset).read()]
     wanted = offsets[(offsets >= queue.min_offset) & (offsets < queue.max_offset)]
     runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP_MAX) + 1) if len(wanted) else []
     for run in runs:
-        for piece in cut_slice(queue.piece(int(run[0]), int(run[-1]) + 1)):
-            found, units = read_slice(piece)
+        for piece in queue.piece(int(run[0]), int(run[-1]) + 1).parts():
+            found, units = piece.read()
             kept = np.isin(found, run)
             parts.append((found[kept], units[kept]))
     return np.concatenate([found for found, _ in parts]), np.concatenate([units for _, units in parts])

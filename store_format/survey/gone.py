@@ -28,7 +28,7 @@ from store_format.commitlog.log import CommitLog, first_byte, written_stop
 from store_format.commitlog.walk import EndKind, UnitRun
 from store_format.consumequeue.dispatch import Filing
 from store_format.consumequeue.files import QueueBounds, has_rocksdb_queues, list_queues
-from store_format.consumequeue.slices import QueueRange, read_slice
+from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
@@ -229,7 +229,7 @@ def shown_records(
         key, is_batch = (queue.topic, queue.queue_id), queue.kind == "batch"
         whole = QueueRange(*key, queue.min_offset, queue.max_offset, queue, is_batch=is_batch)
         for each in pointing_to([queue], ranges):
-            offsets, units = read_slice(whole.piece(each.first, each.stop))
+            offsets, units = whole.piece(each.first, each.stop).read()
             columns = (offsets, units["physical_offset"], units["size"])
             for offset, start, size in zip(*(column.tolist() for column in columns), strict=True):
                 is_inside = any(low <= start < start + size <= high for low, high in ranges)

@@ -30,7 +30,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, Filing, MissingEntries, find_entries
 from store_format.consumequeue.files import file_run
-from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
+from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
@@ -439,9 +439,8 @@ def _gap(queue: QueueRange) -> CorruptStoreError | None:
     first = int(np.frombuffer(queue.extra_offsets, np.int64, 1)[0]) if queue.extra else queue.extra_start
     if queue.bounds is None or first <= queue.extra_start:
         return None
-    file, position = place_of_entry(
-        queue._replace(extra_start=first).piece(queue.extra_start, first), queue.extra_start
-    )
+    piece = queue._replace(extra_start=first).piece(queue.extra_start, first)
+    file, position = piece.place_of(queue.extra_start)
     found = f"none, and in the commitlog a message with offset {first}"
     return CorruptStoreError(
         file, position, f"an entry for offset {queue.extra_start} of {queue.topic}-{queue.queue_id}", found
@@ -585,7 +584,7 @@ def _without_overwritten(
         other = queues.get(message.key)
         if other is None or not other.readable_offset <= message.offset < other.max_offset:
             return not message.offset
-        _, units = read_slice(other.piece(message.offset, message.offset + 1))
+        _, units = other.piece(message.offset, message.offset + 1).read()
         if len(units) and int(units["physical_offset"][0]) == physical:
             return message.key != key or message.offset != offset
         return (message.key != key or message.offset < offset) and not _agrees(other, message.offset, log)
@@ -610,7 +609,7 @@ def _without_cut(
     known = offsets[(offsets >= queue.readable_offset) & (offsets < queue.max_offset)]
     stop = queue.max_offset
     if len(known):
-        on_disk, units = read_slice(queue.piece(int(known[0]), stop))
+        on_disk, units = queue.piece(int(known[0]), stop).read()
         right = np.zeros(len(known), bool)
         if len(units):
             places = np.searchsorted(on_disk, known)
@@ -642,7 +641,7 @@ def _cut_overwritten(
     """
     stop = queue.max_offset
     while stop > queue.min_offset:
-        _, units = read_slice(queue.piece(stop - 1, stop))
+        _, units = queue.piece(stop - 1, stop).read()
         physical = int(units[0]["physical_offset"]) if len(units) else -1
         if not is_overwritten(stop - 1, physical) or _agrees(queue, stop - 1, log):
             break
@@ -655,7 +654,7 @@ def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
     assert queue.bounds is not None
     physical, size = -1, 0
     if stop > queue.min_offset:
-        _, units = read_slice(queue.piece(stop - 1, stop))
+        _, units = queue.piece(stop - 1, stop).read()
         physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
     last = queue.bounds._replace(
         unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size
@@ -726,7 +725,7 @@ class _Whole:
 
 def _agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
     """Whether the entry of one offset, tags code included, is what the log's message says."""
-    _, units = read_slice(queue.piece(offset, offset + 1))
+    _, units = queue.piece(offset, offset + 1).read()
     if not len(units):
         return False
     unit = units[-1]
@@ -782,7 +781,7 @@ def _is_exchanged(queue: QueueRange, log: CommitLog) -> bool:
 
 def _other_queue(queue: QueueRange, log: CommitLog, offset: int) -> QueueKey | None:
     """The queue of the message to which the entry of a queue offset leads; None for the entry's own queue."""
-    _, units = read_slice(queue.piece(offset, offset + 1))
+    _, units = queue.piece(offset, offset + 1).read()
     place = place_of_message(log, int(units[0]["physical_offset"])) if len(units) else None
     return None if place is None or place.key == (queue.topic, queue.queue_id) else place.key
 

@@ -27,7 +27,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
 from store_format.consumequeue.files import DISORDER, can_be_queue, list_queues, queue_directory
-from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
+from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
@@ -250,7 +250,7 @@ def read_right_slice(log: CommitLog, piece: QueueSlice) -> tuple[_Ints, _Units]:
     Wrong are zeros, and entries that are not in the order of the log and do not lead to their message. Zeros
     whose message the log does not have lead NOWHERE.
     """
-    offsets, units = read_slice(piece)
+    offsets, units = piece.read()
     if piece.queue.is_batch or not len(units) or not log.files or is_light_queue(piece.topic):
         return offsets, units
     physical = units["physical_offset"].astype(np.int64)
@@ -378,7 +378,7 @@ def first_live(log: CommitLog, queue: QueueRange) -> int:
         or (log.min_offset and bounds.may_lack_first_entries)
     ):
         return low
-    offsets, units = read_slice(queue.piece(low, min(queue.max_offset, queue.min_offset + _CHUNK)))
+    offsets, units = queue.piece(low, min(queue.max_offset, queue.min_offset + _CHUNK)).read()
     physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
     for i in np.flatnonzero((units["physical_offset"] >= log.min_offset) & (units["size"] > 0)).tolist():
         if is_light_queue(queue.topic) or is_own(log, key, int(offsets[i]), (physical[i], sizes[i])):
@@ -432,7 +432,7 @@ def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:
     for at in steps:
         low, high = (at - _NEIGHBOURS + 1, at + 1) if steps.step < 0 else (at, at + _NEIGHBOURS)
         try:
-            offsets, units = read_slice(queue.piece(max(low, queue.min_offset), min(high, queue.max_offset)))
+            offsets, units = queue.piece(max(low, queue.min_offset), min(high, queue.max_offset)).read()
         except StoreError:  # retention has deleted a file
             return None
         rows = range(len(units))

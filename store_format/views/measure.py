@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.consumequeue.slices import cut_slice, read_slice
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.message.columns import DecodeOptions
@@ -83,9 +82,9 @@ def measure(
 
 def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
     total = 0
-    for piece in cut_slice(queue.piece(edges[i], edges[i + 1])):
+    for piece in queue.piece(edges[i], edges[i + 1]).parts():
         try:
-            offsets, units = read_slice(piece)
+            offsets, units = piece.read()
         except (OffsetOutOfRangeError, StoreNotFoundError):
             continue
         sizes = units["size"].astype(np.int64)
@@ -105,9 +104,9 @@ def bytes_at(queue: Queue, offsets: Sequence[int]) -> int:
     if queue.scanned is not None or not len(wanted):
         return 0
     total = 0
-    for piece in cut_slice(queue.piece(int(wanted[0]), int(wanted[-1]) + 1)):
+    for piece in queue.piece(int(wanted[0]), int(wanted[-1]) + 1).parts():
         try:
-            found, units = read_slice(piece)
+            found, units = piece.read()
         except (OffsetOutOfRangeError, StoreNotFoundError):
             continue
         sizes = units["size"].astype(np.int64)
@@ -125,7 +124,7 @@ def look(queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
     if offset >= queue.max_offset:
         return None, None, 0
     try:
-        _, units = read_slice(queue.piece(offset, offset + 1))
+        _, units = queue.piece(offset, offset + 1).read()
     except (OffsetOutOfRangeError, StoreNotFoundError):
         return None, None, 0
     if not len(units):

@@ -16,7 +16,6 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from store_format.consumequeue.slices import split_at
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.files.read import file_status
 from store_format.metadata.read import BrokerConf
@@ -90,7 +89,7 @@ def count_before(place: GroupQueue, physical_stop: int) -> int | None:
     queue, first, start = place.queue, place.first_unconsumed, place.next_readable
     if queue is None or queue.scanned is not None or first is None or start is None:
         return None
-    before, *_ = split_at(queue.piece(first, queue.max_offset), [physical_stop])
+    before, *_ = queue.piece(first, queue.max_offset).split_at([physical_stop])
     in_flight = place.in_flight or ()
     held = bisect_left(in_flight, before.stop) - bisect_left(in_flight, first)
     return held + max(before.stop - max(start, first), 0)

@@ -43,7 +43,6 @@ from rmq_spark.broker.pop.waiting import notify
 from rmq_spark.consume.consumer import Tags
 from rmq_spark.consume.sql92 import CountingFilter
 from store_format.consumequeue.files import ext_directory
-from store_format.consumequeue.slices import read_slice
 from store_format.consumequeue.units import is_ext_address, resolve_tags_codes
 from store_format.display.text import shown
 from store_format.errors import (
@@ -211,7 +210,7 @@ def _read_window(queue: Queue, start: int, count: int, subscription: Subscriptio
     start = max(start, queue.min_offset)
     stop = max(min(start + count, queue.max_offset), start)
     try:
-        offsets, units = read_slice(queue.piece(start, stop))
+        offsets, units = queue.piece(start, stop).read()
     except (OffsetOutOfRangeError, StoreNotFoundError):
         # retention has deleted the files since the queue was listed; the next look lists it again
         return QueueWindow(start, start, *(np.empty(0, np.int64) for _ in range(3)))

@@ -27,7 +27,6 @@ from rmq_spark.produce.unique_ids import own_address
 from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
-from store_format.consumequeue.slices import read_slice
 from store_format.display.text import shown
 from store_format.errors import OptionError
 from store_format.files.lock import StoreLock
@@ -197,7 +196,7 @@ def _dead_messages(
 
     Messages that retention has deleted are left out, with a warning. Raises CorruptStoreError for damage.
     """
-    units = [read_slice(queue.piece(each.offset, each.offset + 1))[1] for each in dead]
+    units = [queue.piece(each.offset, each.offset + 1).read()[1] for each in dead]
     kept = [n for n, unit in enumerate(units) if len(unit) and int(unit["physical_offset"][0]) >= first]
     offsets, sizes = (
         np.array([int(units[n][name][0]) for n in kept], np.int64) for name in ("physical_offset", "size")

@@ -20,7 +20,7 @@ from rmq_spark.write.timer_wheel import lost_queue
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.files import ext_directory
-from store_format.consumequeue.slices import QueueSlice, place_of_entry, read_slice
+from store_format.consumequeue.slices import QueueSlice
 from store_format.consumequeue.units import is_ext_address, resolve_tags_codes
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import (
@@ -176,7 +176,7 @@ class _Level:
         A time that is later than the level allows is now: messageDelayLevel was made shorter, or the clock
         was set back (ScheduleMessageService.correctDeliverTimestamp).
         """
-        offsets, units = read_slice(self.queue.piece(start, stop))
+        offsets, units = self.queue.piece(start, stop).read()
         directory = ext_directory(self.queue.store.opened, SCHEDULE_TOPIC, self.queue.queue_id)
         times = resolve_tags_codes(directory, units["tags_code"])
         for i in np.flatnonzero(is_ext_address(times)).tolist():  # ScheduleMessageService recomputes them
@@ -359,7 +359,7 @@ def _how_to_skip(due: _DueOfLevel, offset: int) -> str:
 
 
 def _undeliverable(due: _DueOfLevel, offset: int) -> StoreError:
-    path, byte = place_of_entry(due.piece, offset)
+    path, byte = due.piece.place_of(offset)
     return CorruptStoreError(
         path, byte, f"a message of {SCHEDULE_TOPIC}-{due.level.queue.queue_id} offset {offset} with "
         "REAL_TOPIC and REAL_QID of a queue", f"another topic or queue id. {_how_to_skip(due, offset)}",
@@ -373,10 +373,10 @@ def _outside_of_log(
     absent = np.setdiff1d(due.offsets, np.append(found, np.array(list(known), np.int64)))
     errors: dict[int, StoreError] = {}
     for offset in absent.tolist():
-        _, units = read_slice(due.level.queue.range.piece(offset, offset + 1))
+        _, units = due.level.queue.range.piece(offset, offset + 1).read()
         physical = int(units["physical_offset"][0])
         if physical >= store.log.min_offset:
-            path, byte = place_of_entry(due.piece, offset)
+            path, byte = due.piece.place_of(offset)
             errors[offset] = CorruptStoreError(
                 path, byte, f"a message of the commitlog, which ends at {store.log.stop}",
                 f"physical offset {physical}",

@@ -44,7 +44,6 @@ from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger, re
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.commit.unsupported import refuse_topics
-from store_format.consumequeue.slices import read_slice
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import IllegalMessageError, OptionError, StoreError
 from store_format.files import paths
@@ -421,7 +420,7 @@ def _read_undecided(
     recovery writes for lost messages (`lost_units`) are passed too: `read_slice` leaves them out.
     """
     piece = queue.half.piece(start, start + count + len(decided))
-    offsets, units = read_slice(piece)
+    offsets, units = piece.read()
     open_ = ~np.isin(offsets, np.fromiter(decided, np.int64, len(decided)))
     sizes = np.cumsum(np.where(open_, units["size"].astype(np.int64), 0))
     cut = int(np.searchsorted(np.cumsum(open_), count, side="right"))

@@ -20,7 +20,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.consumequeue import slices as slices_room
-from store_format.consumequeue.slices import QueueSlice, read_slice, split_at
+from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.message.columns import COLUMNS, DecodeOptions
 from store_format.read.queue_reader import Entries, QueueReader
@@ -96,12 +96,12 @@ def test_cut_pieces_adjoin(
         patch.setattr(slices_room, "_SPLIT_WHOLE_MAX", 1 << 16 if chunk else 0)
         patch.setattr(slices_room, "CHUNK_ENTRIES", chunk or slices_room.CHUNK_ENTRIES)
         for queue in MessageStore.open(str(root)).queues():
-            parts = split_at(queue.piece(), edges)
+            parts = queue.piece().split_at(edges)
             assert len(parts) == len(edges) + 1
             assert (parts[0].start, parts[-1].stop) == (queue.min_offset, queue.max_offset)
             assert all(part.stop == following.start for part, following in pairwise(parts))
             for part, low, high in zip(parts, [-(2**63), *edges], [*edges, 2**63 - 1], strict=True):
-                _, units = read_slice(part)
+                _, units = part.read()
                 assert all(low <= physical < high for physical in units["physical_offset"].tolist())
 
 

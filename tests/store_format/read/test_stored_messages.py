@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from store_format import MessageStore
-from store_format.consumequeue.slices import read_slice
 from store_format.files.view import FileView
 from store_format.message.encode import edited_properties, encode
 from store_format.message.locate import Identity
@@ -105,7 +104,7 @@ def test_properties_are_edited_in_the_order_of_a_hash_map() -> None:
 def test_units_across_files_with_gaps(tmp_path: Path) -> None:
     store = MessageStore.open(str(popped_store(tmp_path / "s", 400)))
     assert len(store.log.files) > 3
-    _, entries = read_slice(store.queue(TOPIC, 0).piece())
+    _, entries = store.queue(TOPIC, 0).piece().read()
     places = list(zip(entries["physical_offset"].tolist(), entries["size"].tolist(), strict=True))
     random = Random(7)
     for count in (1, 2, 32, 400):
