@@ -66,11 +66,11 @@ def complete_topic(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Topics of the STORE on the line that begin with `incomplete`."""
-    from store_format.consumequeue.files import list_queues
+    from store_format.consumequeue.units import list_queues
     from store_format.metadata.read import read_topics
 
     def names(store: str) -> set[str]:
-        return {topic for topic, *_ in list_queues(Opened(store), lambda _: True)} | set(
+        return {queue.topic for queue in list_queues(Opened(store), lambda _: True)} | set(
             read_topics(Opened(store)) or ()
         )
 

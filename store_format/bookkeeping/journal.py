@@ -42,8 +42,7 @@ from store_format.bookkeeping.identity import (
 from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import find_entries
-from store_format.consumequeue.files import queue_directory
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import FiledQueue
 from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.files.lock import lock_holder
@@ -282,7 +281,7 @@ def _lacks_entries(opened: Opened, journal: Journal) -> bool:
             return False
         stops = dict[QueueKey, int]()
         for queue in journal.queues:
-            bounds = queue_bounds("simple", queue_directory(opened, *queue), *queue, log.min_offset)
+            bounds = FiledQueue.of(opened, *queue).bounds(log.min_offset)
             stops[queue] = 0 if bounds is None else bounds.max_offset
         stop = journal.base + sum(each.records_size + log.file_size for each in journal.staged)
         for run in log.runs(journal.base, min(stop, log.stop)):

@@ -35,9 +35,9 @@ from store_format.commit.repair import (
 )
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds, queue_directory
+from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import pre_blank_mask, queue_bounds, valid_units
+from store_format.consumequeue.units import FiledQueue, pre_blank_mask, valid_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import list_store_files, open_view, read_bytes, stat_identity
@@ -112,14 +112,8 @@ def _cut(held: LockedStore) -> WriterEnd:
         raise survey.refused
     end, doubtful = survey.end, OFFSET_MAX
     for queue, _ in survey.ahead:
-        bounds = queue_bounds(
-            queue.kind,
-            queue.directory,
-            queue.topic,
-            queue.queue_id,
-            log.min_offset,
-            commit_log_stop=end.offset,
-        )
+        filed = FiledQueue(queue.topic, queue.queue_id, queue.directory, queue.kind)
+        bounds = filed.bounds(log.min_offset, commit_log_stop=end.offset)
         last = -1 if bounds is None else bounds.last_physical_offset
         doubtful = min(doubtful, max(last, log.min_offset))
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
@@ -254,14 +248,12 @@ class _Looked(NamedTuple):
 
 def _look(held: LockedStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked:
     log = held.log
-    directory = queue_directory(held.opened, topic, queue_id)
-    if stat_identity(directory) is None:  # of many topics most queues have no message yet
+    filed = FiledQueue.of(held.opened, topic, queue_id)
+    if stat_identity(filed.directory) is None:  # of many topics most queues have no message yet
         return _Looked(None)
     ours = held.ledger.ends.get((topic, queue_id)) if end.is_ours else None
     try:
-        bounds = queue_bounds(
-            "simple", directory, topic, queue_id, log.min_offset, commit_log_stop=end.offset, likely=ours
-        )
+        bounds = filed.bounds(log.min_offset, commit_log_stop=end.offset, likely=ours)
     except CorruptStoreError as error:
         return _Looked(None, error=error)
     if bounds is None:
@@ -380,11 +372,9 @@ def _short_of_ledger(held: LockedStore, end: WriterEnd) -> list[int]:
     """
     starts = []
     for queue, known in last_commit_ends(held.opened, held.log, end.offset).items():
-        directory, bounds = queue_directory(held.opened, *queue), None
+        filed, bounds = FiledQueue.of(held.opened, *queue), None
         with suppress(CorruptStoreError):  # a write to the queue raises the error
-            bounds = queue_bounds(
-                "simple", directory, *queue, held.log.min_offset, commit_log_stop=end.offset
-            )
+            bounds = filed.bounds(held.log.min_offset, commit_log_stop=end.offset)
         if bounds is not None and bounds.max_offset < known:
             starts.append(max(bounds.last_physical_offset, held.log.min_offset))
     return starts
@@ -458,7 +448,7 @@ def complete_queues(
             bounds = None
             if each.is_comparable:
                 with suppress(StoreError):  # who reads the queue raises the error
-                    bounds = queue_bounds("simple", each.stored.directory, *queue, held.log.min_offset)
+                    bounds = FiledQueue.of(opened, *queue).bounds(held.log.min_offset)
             if bounds is not None and bounds.first_entry:
                 firsts[queue] = bounds.first_entry
         _write_note(held, end, met, odd | (note.odd if note is not None else frozenset()), firsts, files)

@@ -19,8 +19,7 @@ from store_format.commit.append_position import complete_queues, find_writer_end
 from store_format.commit.log_comparison import LockedStore
 from store_format.commit.steps import write_topics
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.files import queue_directory
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import FiledQueue
 from store_format.display.text import first_names
 from store_format.errors import StoreError
 from store_format.index.updates import last_index_file
@@ -94,9 +93,8 @@ def complete_from(held: LockedStore, start: int) -> None:
 
 
 def _lacks_entries(held: LockedStore, topic: str, queue_id: int, first: int, stop: int) -> bool:
-    directory, bounds = queue_directory(held.opened, topic, queue_id), None
     with suppress(StoreError):  # who reads the queue raises the error
-        bounds = queue_bounds("simple", directory, topic, queue_id, held.log.min_offset, likely=stop)
+        bounds = FiledQueue.of(held.opened, topic, queue_id).bounds(held.log.min_offset, likely=stop)
         return first < stop and (bounds is None or bounds.max_offset < stop)
     return False
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.files import QueueKind, is_queue_id, list_queues
-from store_format.consumequeue.units import ext_offset, is_ext_address, queue_bounds
+from store_format.consumequeue.files import QueueKind, is_queue_id
+from store_format.consumequeue.units import FiledQueue, ext_offset, is_ext_address, list_queues
 from store_format.errors import CorruptStoreError, StoreError, StoreWriteError
 from store_format.files import paths
 from store_format.files.paths import StoreFile
@@ -124,11 +124,11 @@ def following_files(opened: Opened, log_min: int) -> Iterator[ExpiredFile]:
     others go on. The same holds for a topic or queue that is a symbolic link.
     """
     ext_directories = _ext_directories(opened)
-    for topic, queue_id, directory, kind in list_queues(opened, lambda topic: True, _warn):
-        yield from _whole_list(_queue_files, directory, kind, log_min)
-        ext = ext_directories.get((topic, str(queue_id)))
-        if kind == "simple" and ext is not None:
-            yield from _whole_list(_ext_files, ext, directory, topic, queue_id, log_min)
+    for queue in list_queues(opened, lambda topic: True, _warn):
+        yield from _whole_list(_queue_files, queue.directory, queue.kind, log_min)
+        ext = ext_directories.get((queue.topic, str(queue.queue_id)))
+        if queue.kind == "simple" and ext is not None:
+            yield from _whole_list(_ext_files, ext, queue, log_min)
     yield from _whole_list(_index_files, f"{opened.path}/index", log_min)
     yield from _whole_list(_timer_files, f"{opened.path}/timerlog", log_min)
 
@@ -182,9 +182,7 @@ def _queue_files(directory: str, kind: QueueKind, log_min: int) -> Iterator[Expi
         yield expired_file(_KINDS[kind], file)
 
 
-def _ext_files(
-    ext_directory: str, directory: str, topic: str, queue_id: int, log_min: int
-) -> Iterator[ExpiredFile]:
+def _ext_files(ext_directory: str, queue: FiledQueue, log_min: int) -> Iterator[ExpiredFile]:
     """The files of a queue's extension that end before the address in the queue's first valid unit.
 
     Nothing if that unit has no address, or if the queue has no valid unit (ConsumeQueue.correctMinOffset).
@@ -192,7 +190,7 @@ def _ext_files(
     files = list_store_files(ext_directory)
     if len(files) < 2:
         return
-    bounds = queue_bounds("simple", directory, topic, queue_id, log_min)
+    bounds = queue.bounds(log_min)
     if bounds is None or bounds.first_physical_offset < 0:
         return
     with bounds.open(CQ_UNIT) as units:

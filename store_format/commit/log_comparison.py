@@ -31,8 +31,8 @@ from store_format.commitlog.log import CommitLog, open_log
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.dispatch import NO_FILING, Filing
-from store_format.consumequeue.files import QueueKind, list_queues
-from store_format.consumequeue.units import message_mask, queue_bounds, valid_units
+from store_format.consumequeue.files import QueueKind
+from store_format.consumequeue.units import list_queues, message_mask, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_store_files
 from store_format.files.write import FileWrites
@@ -396,14 +396,12 @@ class LogComparison:
 
     def _unusable(self) -> Iterator[LeftQueue]:
         """The queues whose files cannot be used and that have no message in the log to build them from."""
-        for topic, queue_id, directory, kind in list_queues(
-            self.opened, self.options.chooses, lambda _: None
-        ):
-            if (topic, queue_id) not in self.compared:
+        for queue in list_queues(self.opened, self.options.chooses, lambda _: None):
+            if queue.key not in self.compared:
                 try:
-                    queue_bounds(kind, directory, topic, queue_id, self.log.min_offset)
+                    queue.bounds(self.log.min_offset)
                 except StoreError as error:
-                    yield LeftQueue((topic, queue_id), 0, f"the log has no message of the queue; {error}")
+                    yield LeftQueue(queue.key, 0, f"the log has no message of the queue; {error}")
 
     def _not_created(self, new: list[QueueKey]) -> Mapping[QueueKey, str]:
         """The queues without files whose messages belong, or may belong, to a deleted topic.

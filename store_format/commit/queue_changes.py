@@ -21,9 +21,15 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import find_entries
-from store_format.consumequeue.files import FOLDERS, QueueKind, list_queues, queue_directory
+from store_format.consumequeue.files import FOLDERS, QueueKind
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import message_mask, queue_bounds, valid_batch_units, valid_units
+from store_format.consumequeue.units import (
+    FiledQueue,
+    list_queues,
+    message_mask,
+    valid_batch_units,
+    valid_units,
+)
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
 from store_format.files.paths import offset_file_name
@@ -114,7 +120,7 @@ def _are_holes(queue: ComparedQueue, log: CommitLog) -> bool:
     offsets = [np.arange(each.first, each.stop) for each in queue.differences]
     if queue.stored.is_batch or any(each.kind != "unfilled" for each in queue.differences):
         return False
-    bounds = queue_bounds("simple", queue.stored.directory, *queue.key, log.min_offset)
+    bounds = queue.stored.filed.bounds(log.min_offset)
     if bounds is None:
         return False
     there = QueueRange(*queue.key, bounds.min_offset, bounds.max_offset, bounds)
@@ -210,7 +216,7 @@ class QueuesAside:
         if aside is None:
             if queue.is_comparable and not stored.is_batch and not queue.differences:
                 return
-            directory = queue_directory(self.opened, *queue.key, stored.kind)
+            directory = FiledQueue.of(self.opened, *queue.key, stored.kind).directory
             aside = self.queues[queue.key] = replace(stored, directory=directory, files={}, misfit="")
         _write(self.opened, aside, placed.start, placed.units, self.files)
 
@@ -250,14 +256,14 @@ class QueuesAside:
             elif change.action == "replace":
                 self._replace(opened, change.queue, files)
             if change.cut is not None:
-                truncate(queue_directory(opened, *change.queue), change.cut * CQ_UNIT.itemsize, files)
+                truncate(FiledQueue.of(opened, *change.queue).directory, change.cut * CQ_UNIT.itemsize, files)
         if new:
             self._create(opened, new, files)
 
     def _replace(self, opened: Opened, key: QueueKey, files: FileWrites) -> None:
         """Puts the built directory in the place of the old one, which is removed with `self.root`."""
         built = self.queues[key]
-        target = queue_directory(opened, *key, built.kind)
+        target = FiledQueue.of(opened, *key, built.kind).directory
         _sync(built.directory, files)
         files.make_directories(self.opened.path, "old")
         old = f"{self.opened.path}/old/{len(entry_names(f'{self.opened.path}/old'))}"
@@ -290,7 +296,7 @@ class QueuesAside:
             (key, self._numbered(number, directory, files)) for number, (key, directory) in enumerate(moves)
         ]
         for key, directory in moves:
-            target = queue_directory(opened, *key, new[key].stored.kind)
+            target = FiledQueue.of(opened, *key, new[key].stored.kind).directory
             files.make_directories(opened.path, FOLDERS[new[key].stored.kind], key[0])
             clear_directory(target, files)
             if not files.move(directory, target):
@@ -302,7 +308,7 @@ class QueuesAside:
 
         One that is there was made by a recovery that was broken off.
         """
-        built, target = f"{self.opened.path}/empty", queue_directory(opened, *queue)
+        built, target = f"{self.opened.path}/empty", FiledQueue.of(opened, *queue).directory
         clear_directory(target, files)
         if list_store_files(target):
             return
@@ -396,7 +402,7 @@ def fill_gap(
     opened: Opened, queue: QueueKey, start: int, stop: int, first: NDArray[np.void], files: FileWrites
 ) -> None:
     """Writes the units of the queue offsets [start, stop), which no message has, before the unit `first`."""
-    size = next(file.size for file in list_store_files(queue_directory(opened, *queue)))
+    size = next(file.size for file in list_store_files(FiledQueue.of(opened, *queue).directory))
     stored = StoredQueue.list_in(opened, queue, size, is_batch=False)
     for low, high in stored.chunks(start, stop):
         _write(opened, stored, low, lost_units(queue[0], high - low, first), files)

@@ -39,7 +39,8 @@ from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes
 from store_format.commit.store_copy import NOT_COPIED, copy_parts, copy_store, end_copy, refuse_target
 from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
 from store_format.commitlog.log import CommitLog, open_log
-from store_format.consumequeue.files import FOLDERS, list_queues
+from store_format.consumequeue.files import FOLDERS
+from store_format.consumequeue.units import list_queues
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreInUseError

@@ -52,8 +52,8 @@ from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.commitlog.write import LogFiles
-from store_format.consumequeue.files import QueueBounds, list_queues, queue_directory
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.paths import StoreFile
@@ -579,9 +579,9 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     if opened != survey.source:
         pass  # it has no queue yet, or those of a recovery that was broken off
     elif survey.is_crashed:
-        for _, _, directory, kind in list_queues(opened, lambda _: True):
+        for queue in list_queues(opened, lambda _: True):
             with suppress(StoreError):  # a queue that is left as it is
-                cut_queue(directory, kind, end.offset, files)
+                cut_queue(queue.directory, queue.kind, end.offset, files)
     elif survey.ahead:
         _cut_queues(survey, gone, files)
     directories = sorted({file.path.rpartition("/")[0] for file in log.files})
@@ -663,7 +663,7 @@ def lowered_levels(
             end = max(end, compared[key].places.max_offset)
             if key not in cut:
                 try:
-                    bounds = queue_bounds("simple", queue_directory(opened, *key), *key, log.min_offset)
+                    bounds = FiledQueue.of(opened, *key).bounds(log.min_offset)
                 except StoreError:
                     continue
                 end = max(end, bounds.max_offset if bounds is not None else 0)

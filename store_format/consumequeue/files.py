@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
-    StorePermissionError,
     TruncatedRecordError,
 )
-from store_format.files.paths import Refused, StoreFile, offset_file_name, refuse
-from store_format.files.read import exists, kept_view, list_directories, list_store_files
+from store_format.files.paths import StoreFile, offset_file_name
+from store_format.files.read import exists, kept_view, list_store_files
 from store_format.files.view import FileView
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
@@ -51,11 +50,6 @@ _QUEUE_ID, _QUEUE_ID_MAX = re.compile(r"0|[1-9][0-9]{0,9}"), 2**31 - 1
 # ---- which queues a store has ------------------------------------------------------------------------------
 
 
-def queue_directory(opened: Opened, topic: str, queue_id: int, kind: QueueKind = "simple") -> str:
-    """The directory of a queue's files."""
-    return f"{opened.path}/{FOLDERS[kind]}/{topic}/{queue_id}"
-
-
 def ext_directory(opened: Opened, topic: str, queue_id: int) -> str:
     """The directory of a queue's extension (enableConsumeQueueExt)."""
     return f"{opened.path}/consumequeue_ext/{topic}/{queue_id}"
@@ -78,28 +72,6 @@ def can_be_queue(topic: str, queue_id: int) -> bool:
 def is_queue_id(name: str) -> bool:
     """Whether a directory's name is a queue id as a broker writes it: no leading zeros, at most 2^31 - 1."""
     return _QUEUE_ID.fullmatch(name) is not None and int(name) <= _QUEUE_ID_MAX
-
-
-def list_queues(
-    opened: Opened, select: Callable[[str], bool], refused: Refused = refuse
-) -> Iterator[tuple[str, int, str, QueueKind]]:
-    """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
-
-    A directory below a topic whose name is no queue id is skipped, as the broker does
-    (ConsumeQueueStore.loadConsumeQueues). `refused` is called for a selected topic or queue that is a link or
-    may not be listed; if it does not raise, the topic or queue is left out.
-    """
-    for kind, folder in FOLDERS.items():
-        for topic, topic_path in list_directories(f"{opened.path}/{folder}", select, refused):
-            try:
-                found = list_directories(topic_path, is_queue_id, refused)
-            except StorePermissionError as error:
-                refused(error)
-                continue
-            yield from (
-                (topic, queue_id, path, kind)
-                for queue_id, path in sorted((int(name), path) for name, path in found)
-            )
 
 
 def has_rocksdb_queues(opened: Opened) -> bool:

@@ -25,6 +25,7 @@ from store_format.arrays.ranges import gather_units
 from store_format.consumequeue.files import (
     DISORDER,
     FILE_SIZE_MAX,
+    FOLDERS,
     QUEUE_OFFSET_MAX,
     Edges,
     FileRun,
@@ -33,12 +34,18 @@ from store_format.consumequeue.files import (
     UnitFiles,
     Validity,
     file_run,
+    is_queue_id,
     place_in_files,
 )
 from store_format.display.text import shown
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
-from store_format.files.paths import StoreFile
-from store_format.files.read import list_store_files, open_view
+from store_format.errors import (
+    CorruptStoreError,
+    OffsetOutOfRangeError,
+    StoreNotFoundError,
+    StorePermissionError,
+)
+from store_format.files.paths import Refused, StoreFile, refuse
+from store_format.files.read import list_directories, list_store_files, open_view
 from store_format.files.view import FileBegin, begin_of_only_file
 from store_format.layouts import (
     BATCH_CQ_UNIT,
@@ -49,6 +56,8 @@ from store_format.layouts import (
     CQ_UNIT,
     OFFSET_MAX,
 )
+from store_format.names import QueueKey
+from store_format.opened.store import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -374,75 +383,113 @@ _RULES: dict[QueueKind, _Rules] = {
 }
 
 
-def queue_bounds(
-    kind: QueueKind,
-    directory: str,
-    topic: str,
-    queue_id: int,
-    commit_log_min: int,
-    *,
-    commit_log_stop: int | None = None,
-    scan: bool = False,
-    clean: bool = False,
-    likely: int | None = None,
-) -> QueueBounds | None:
-    """Where the queue of a directory begins and ends; None when it has no files.
+class FiledQueue(NamedTuple):
+    """The directory of a queue's files. It need not exist."""
 
-    `commit_log_min` is the start of the first commitlog file: units that point before it are expired. After a
-    crash, units that point to `commit_log_stop` or behind it do not count
-    (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds the first invalid unit even if valid ones follow
-    (UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
-    `likely` is the number behind the last unit, if it is not wrong.
+    topic: str
+    queue_id: int
+    directory: str
+    kind: QueueKind
 
-    Raises CorruptStoreError when the files do not fit together, or have damage that a clean shutdown does not
-    leave.
+    @staticmethod
+    def of(opened: Opened, topic: str, queue_id: int, kind: QueueKind = "simple") -> FiledQueue:
+        """The queue of a name. A name from a message may be no directory's (`can_be_queue`)."""
+        return FiledQueue(topic, queue_id, f"{opened.path}/{FOLDERS[kind]}/{topic}/{queue_id}", kind)
+
+    @property
+    def key(self) -> QueueKey:
+        """(topic, queue id)."""
+        return self.topic, self.queue_id
+
+    def bounds(
+        self,
+        commit_log_min: int,
+        *,
+        commit_log_stop: int | None = None,
+        scan: bool = False,
+        clean: bool = False,
+        likely: int | None = None,
+    ) -> QueueBounds | None:
+        """Where the queue begins and ends; None when it has no files.
+
+        `commit_log_min` is the start of the first commitlog file: units that point before it are expired.
+        After a crash, units that point to `commit_log_stop` or behind it do not count
+        (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds the first invalid unit even if valid ones
+        follow (UnitFiles.find_stop). `clean` says that the store was shut down cleanly. `likely` is the
+        number behind the last unit, if it is not wrong.
+
+        Raises CorruptStoreError when the files do not fit together, or have damage that a clean shutdown does
+        not leave.
+        """
+        rules = _RULES[self.kind]
+        size, is_valid = rules.layout.itemsize, _valid_below(rules.is_valid, commit_log_stop)
+        for _ in range(_LISTINGS):
+            run = file_run(self.directory, size, clean=clean)
+            if run is None:
+                return None
+            with UnitFiles(self.directory, rules.layout, run, self.key) as files:
+                try:
+                    stop = files.find_stop(is_valid, scan=scan, clean=clean, likely=likely)
+                    edges = rules.edges(files, run, stop, commit_log_min)
+                except OffsetOutOfRangeError:
+                    continue
+            last_file = max(run.first_file, (stop * size - 1) // run.file_size * run.file_size)
+            place = (run.file_size, run.first_file, last_file)
+            return QueueBounds(*self, *place, commit_log_min, *edges)
+        raise StoreNotFoundError(
+            f"{self.directory}: its files are deleted while they are listed, {_LISTINGS} times; is the store "
+            "being deleted?"
+        )
+
+
+def list_queues(
+    opened: Opened, select: Callable[[str], bool], refused: Refused = refuse
+) -> Iterator[FiledQueue]:
+    """Every queue directory whose topic is selected, sorted.
+
+    A directory below a topic whose name is no queue id is skipped, as the broker does
+    (ConsumeQueueStore.loadConsumeQueues). `refused` is called for a selected topic or queue that is a link or
+    may not be listed; if it does not raise, the topic or queue is left out.
     """
-    rules = _RULES[kind]
-    size, is_valid = rules.layout.itemsize, _valid_below(rules.is_valid, commit_log_stop)
-    for _ in range(_LISTINGS):
-        run = file_run(directory, size, clean=clean)
-        if run is None:
-            return None
-        with UnitFiles(directory, rules.layout, run, (topic, queue_id)) as files:
+    for kind, folder in FOLDERS.items():
+        for topic, topic_path in list_directories(f"{opened.path}/{folder}", select, refused):
             try:
-                stop = files.find_stop(is_valid, scan=scan, clean=clean, likely=likely)
-                edges = rules.edges(files, run, stop, commit_log_min)
-            except OffsetOutOfRangeError:
+                found = list_directories(topic_path, is_queue_id, refused)
+            except StorePermissionError as error:
+                refused(error)
                 continue
-        last_file = max(run.first_file, (stop * size - 1) // run.file_size * run.file_size)
-        place = (directory, kind, run.file_size, run.first_file, last_file)
-        return QueueBounds(topic, queue_id, *place, commit_log_min, *edges)
-    raise StoreNotFoundError(
-        f"{directory}: its files are deleted while they are listed, {_LISTINGS} times; is the store being "
-        "deleted?"
-    )
+            for queue_id, path in sorted((int(name), path) for name, path in found):
+                yield FiledQueue(topic, queue_id, path, kind)
 
 
-_Found = tuple[str, int, str, QueueKind]  # topic, queue id, directory, kind
 _BLOCK_SIZE = 4096
 _FEW_UNITS = 24  # of a block: of most queues, the rest is empty
 _QUEUES_AT_ONCE = 1024
 
 
 def short_queues(
-    found: Sequence[_Found], commit_log_min: int, *, commit_log_stop: int | None = None, clean: bool = False
+    found: Sequence[FiledQueue],
+    commit_log_min: int,
+    *,
+    commit_log_stop: int | None = None,
+    clean: bool = False,
 ) -> dict[str, QueueBounds]:
-    """The bounds, as `queue_bounds` says, of simple queues that end in the first block of their only file, by
-    directory: as whole arrays, because a broker with 10,000 queues has mostly such ones.
+    """The bounds, as `FiledQueue.bounds` says, of simple queues that end in the first block of their only
+    file, by directory: as whole arrays, because a broker with 10,000 queues has mostly such ones.
 
     `found` are local directories. Every other queue is left out, and one that shows something else than
     entries of messages in the log, and zeros behind them.
     """
     is_valid, bounds = _valid_below(valid_units, commit_log_stop), dict[str, QueueBounds]()
     simple = [
-        each for each in found if each[3] == "simple" and each[0].isascii()
+        each for each in found if each.kind == "simple" and each.topic.isascii()
     ]  # other names may be no text
     begins = np.empty((min(len(simple), _QUEUES_AT_ONCE), _BLOCK_SIZE), np.uint8)
     for at in range(0, len(simple), _QUEUES_AT_ONCE):
-        looked: list[tuple[_Found, FileBegin]] = []
+        looked: list[tuple[FiledQueue, FileBegin]] = []
         for each in simple[at : at + _QUEUES_AT_ONCE]:
             block = begins[len(looked)]
-            begin = begin_of_only_file(each[2], block)
+            begin = begin_of_only_file(each.directory, block)
             if begin is not None:
                 if begin.read < _BLOCK_SIZE:
                     block[begin.read :] = 0

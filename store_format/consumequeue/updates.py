@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.consumequeue.files import FOLDERS, queue_directory
+from store_format.consumequeue.files import FOLDERS
+from store_format.consumequeue.units import FiledQueue
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.paths import offset_file_name
 from store_format.files.read import list_store_files
@@ -261,7 +262,7 @@ class QueueFiles:
             self._ends[number] = end.after(update)
 
     def _file(self, update: CqUpdate, size: int) -> WritableFile:
-        directory = queue_directory(self._opened, update.topic, update.queue_id)
+        directory = FiledQueue.of(self._opened, update.topic, update.queue_id).directory
         path = f"{directory}/{offset_file_name(update.file_start)}"
         file = self._open.get(path)
         if file is None:
@@ -297,7 +298,7 @@ class QueueFiles:
 
 
 def _end(opened: Opened, topic: str, queue_id: int, base: int, file_size: int) -> QueueEnd:
-    files = list_store_files(queue_directory(opened, topic, queue_id))
+    files = list_store_files(FiledQueue.of(opened, topic, queue_id).directory)
     if not files:
         return QueueEnd(topic, queue_id, file_size, base, None)
     return QueueEnd(topic, queue_id, files[0].size or file_size, base, files[-1].stop)

@@ -20,21 +20,9 @@ from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch, Filing
-from store_format.consumequeue.files import (
-    FOLDERS,
-    cut_files,
-    ext_directory,
-    place_in_files,
-    queue_directory,
-)
+from store_format.consumequeue.files import FOLDERS, cut_files, ext_directory, place_in_files
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import (
-    lost_mask,
-    message_mask,
-    pre_blank_mask,
-    queue_bounds,
-    resolve_known,
-)
+from store_format.consumequeue.units import FiledQueue, lost_mask, message_mask, pre_blank_mask, resolve_known
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import EXTENSION_ADVICE, Findings, Severity, repeated_text
@@ -188,7 +176,7 @@ class QueueCheck:
 
     def _find(self, key: QueueKey) -> StoredQueue:
         return self._stored.get(key) or StoredQueue(
-            *key, False, queue_directory(self._opened, *key), CQ_UNIT.itemsize * _USUAL_UNITS
+            *key, False, FiledQueue.of(self._opened, *key).directory, CQ_UNIT.itemsize * _USUAL_UNITS
         )
 
     @property
@@ -561,7 +549,7 @@ class _EntryCheck:
         if queue.is_batch or not all(any(offset in each for each in unfilled) for offset in offsets.tolist()):
             return False
         key = (queue.topic, queue.queue_id)
-        bounds = queue_bounds("simple", queue.directory, *key, log.min_offset)
+        bounds = queue.filed.bounds(log.min_offset)
         if bounds is None:
             return False
         return bool(

@@ -29,8 +29,9 @@ from store_format.bookkeeping.journal import (
     read_commit_state,
 )
 from store_format.commitlog.log import CommitLog, written_stop
-from store_format.consumequeue.files import FOLDERS, list_queues
+from store_format.consumequeue.files import FOLDERS
 from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.units import list_queues
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,

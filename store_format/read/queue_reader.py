@@ -26,7 +26,7 @@ from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.slices import QueueSlice
-from store_format.consumequeue.units import is_ext_address, queue_bounds, resolve_tags_codes
+from store_format.consumequeue.units import FiledQueue, is_ext_address, resolve_tags_codes
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
@@ -231,7 +231,8 @@ class EntryReader:
         bounds = piece.queue.bounds
         if bounds is None:
             raise error
-        now = queue_bounds(bounds.kind, bounds.directory, piece.topic, piece.queue_id, self.log.min_offset)
+        filed = FiledQueue(piece.topic, piece.queue_id, bounds.directory, bounds.kind)
+        now = filed.bounds(self.log.min_offset)
         start, stop = (
             (piece.stop, piece.stop)
             if now is None

@@ -30,7 +30,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import QueueRange, QueueSlice
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import FiledQueue
 from store_format.display.text import first_names, shown
 from store_format.errors import (
     CorruptStoreError,
@@ -430,8 +430,8 @@ class Queue:
         bounds = self.range.bounds
         if self.store.log.held is None or bounds is None:
             return self.max_offset
-        place = bounds.kind, bounds.directory, self.topic, self.queue_id
-        there = queue_bounds(*place, self.store.log.min_offset, scan=True)
+        filed = FiledQueue(self.topic, self.queue_id, bounds.directory, bounds.kind)
+        there = filed.bounds(self.store.log.min_offset, scan=True)
         return self.max_offset if there is None else max(self.max_offset, there.max_offset)
 
     def piece(self, start: int | None = None, stop: int | None = None) -> QueueSlice:

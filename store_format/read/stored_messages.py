@@ -118,7 +118,7 @@ def read_stored_units(
 
 
 def units_at(queue: QueueRange, offsets: _Ints) -> tuple[_Ints, NDArray[np.void]]:
-    """(queue offsets, units) of these ascending offsets, as `read_slice`; those that the queue has."""
+    """(queue offsets, units) of these ascending offsets, as `QueueSlice.read`; those that the queue has."""
     parts = [queue.piece(queue.min_offset, queue.min_offset).read()]
     wanted = offsets[(offsets >= queue.min_offset) & (offsets < queue.max_offset)]
     runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP_MAX) + 1) if len(wanted) else []

@@ -26,7 +26,7 @@ from store_format.bookkeeping.journal import StoreState, read_commit_state
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.files import list_queues
+from store_format.consumequeue.units import list_queues
 from store_format.display.units import size_text
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.read import all_answered

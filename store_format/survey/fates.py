@@ -29,16 +29,9 @@ from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import Ledger, given_up_ranges, ledger_path, noted_begins, read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import Claims, Filing, find_entries
-from store_format.consumequeue.files import (
-    FOLDERS,
-    QueueBounds,
-    QueueKind,
-    can_be_queue,
-    has_rocksdb_queues,
-    list_queues,
-)
+from store_format.consumequeue.files import FOLDERS, QueueBounds, can_be_queue, has_rocksdb_queues
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import entry_names, exists, is_directory, list_store_files, stat_identity
@@ -371,9 +364,9 @@ def _filed_stop(opened: Opened, log: CommitLog) -> int:
     one of a queue with files: the broker was killed before it filed them. Else OFFSET_MAX.
     """
     queues = list[QueueBounds]()
-    for topic, queue_id, directory, kind in filed_queues(opened, lambda _: True):
+    for queue in filed_queues(opened, lambda _: True):
         with suppress(StoreError):
-            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+            bounds = queue.bounds(log.min_offset)
             queues += [bounds] if bounds is not None and bounds.has_entries else []
     ends, stop = Filing.behind(queues).ends, max(Filing.behind(queues).start - 1, log.min_offset)
     for run in log.runs(stop, stop + _TAIL_SIZE):
@@ -392,10 +385,10 @@ def _begins(
     Without the queues whose files show no entry.
     """
     begins, noted = dict[QueueKey, int](), noted_begins(opened)
-    for topic, queue_id, directory, kind in filed_queues(opened, select):
-        key, bounds = (topic, queue_id), None
+    for queue in filed_queues(opened, select):
+        key, bounds = queue.key, None
         with suppress(StoreError):
-            bounds = queue_bounds(kind, directory, topic, queue_id, log_min)
+            bounds = queue.bounds(log_min)
         if key in noted:
             begins[key] = noted[key]
         elif bounds is None or (bounds.min_offset and key in seen):
@@ -579,18 +572,18 @@ def past_queues(
         }
     topics = {topic for topic, _ in known}
     select = (lambda topic: True) if is_copied else topics.__contains__
-    for topic, queue_id, directory, kind in filed_queues(opened, select) if is_copied or topics else ():
+    for queue in filed_queues(opened, select) if is_copied or topics else ():
         if not is_copied:
-            known.pop((topic, queue_id), None)
+            known.pop(queue.key, None)
             continue
         bounds = None
-        if kind == "simple" and (topic, queue_id) not in seen:
+        if queue.kind == "simple" and queue.key not in seen:
             with suppress(StoreError):
-                bounds = queue_bounds(kind, directory, topic, queue_id, log_begin)
+                bounds = queue.bounds(log_begin)
         if bounds is not None and bounds.max_offset:
             end = bounds.max_offset
-            known[topic, queue_id] = KnownEnd(
-                end, f"{directory} ends at offset {end}, without a message left"
+            known[queue.key] = KnownEnd(
+                end, f"{queue.directory} ends at offset {end}, without a message left"
             )
     return known
 
@@ -622,15 +615,15 @@ def has_light_queues(opened: Opened) -> bool:
 
 def has_queue_files(opened: Opened) -> bool:
     """Whether any simple consume queue has a file that is not empty; batch queues say nothing of others."""
-    return any(kind == "simple" for _, _, _, kind in filed_queues(opened, lambda topic: True))
+    return any(queue.kind == "simple" for queue in filed_queues(opened, lambda topic: True))
 
 
-def filed_queues(opened: Opened, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, QueueKind]]:
+def filed_queues(opened: Opened, select: Callable[[str], bool]) -> Iterator[FiledQueue]:
     """The selected queues that have a file that is not empty, or files that cannot be listed."""
     with suppress(StoreError):  # who needs the directory raises the error
         for found in list_queues(opened, select, lambda error: None):
             try:
-                is_filed = any(file.size for file in list_store_files(found[2]))
+                is_filed = any(file.size for file in list_store_files(found.directory))
             except StoreError:
                 is_filed = True
             if is_filed:

@@ -27,9 +27,9 @@ from store_format.bookkeeping.ledger import given_up_ranges, read_given_up, read
 from store_format.commitlog.log import CommitLog, first_byte, written_stop
 from store_format.commitlog.walk import EndKind, UnitRun
 from store_format.consumequeue.dispatch import Filing
-from store_format.consumequeue.files import QueueBounds, has_rocksdb_queues, list_queues
+from store_format.consumequeue.files import QueueBounds, has_rocksdb_queues
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units
+from store_format.consumequeue.units import first_unit_from, list_queues, pre_blank_mask, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.paths import StoreFile, refuse
@@ -95,9 +95,9 @@ def queues_in_log(
     Calls `refused`, which by default raises, for queues whose files do not fit together.
     """
     found = []
-    for topic, queue_id, directory, kind in list_queues(opened, lambda _: True, refused):
+    for queue in list_queues(opened, lambda _: True, refused):
         try:
-            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset, scan=scan)
+            bounds = queue.bounds(log.min_offset, scan=scan)
         except StoreError as error:
             refused(error)
             continue
@@ -496,10 +496,10 @@ def _known_messages(opened: Opened) -> str | None:
     last = read_ledger(opened).last
     if last is not None and last.last_size and not last.given_up:
         return f"{opened.path}/.rmqlog/ledger.json has commits up to physical offset {last.stop}"
-    for topic, queue_id, directory, kind in list_queues(opened, lambda _: True):
-        name = f"{shown(topic)}-{queue_id}"
+    for queue in list_queues(opened, lambda _: True):
+        name = f"{shown(queue.topic)}-{queue.queue_id}"
         try:
-            bounds = queue_bounds(kind, directory, topic, queue_id, 0)
+            bounds = queue.bounds(0)
         except CorruptStoreError as error:
             return f"consume queue {name} has files ({error})"
         if bounds is not None and bounds.last_physical_offset >= 0:  # else it goes on behind lost messages

@@ -65,8 +65,8 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import BLOCK_SIZE, CommitLog, written_stop
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.dispatch import find_entries
-from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run, list_queues, queue_directory
-from store_format.consumequeue.units import first_unit_from, queue_bounds
+from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run
+from store_format.consumequeue.units import FiledQueue, first_unit_from, list_queues
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
@@ -348,12 +348,12 @@ def _is_in_place(opened: Opened, log: CommitLog, start: int, stop: int) -> bool:
 def _sizes_by_entries(opened: Opened, log: CommitLog, start: int, stop: int) -> dict[int, int]:
     """The sizes of the messages in [start, stop) to which entries of consume queues lead."""
     found: dict[int, int] = {}
-    for topic, queue_id, directory, kind in list_queues(opened, lambda _: True, lambda _: None):
+    for filed in list_queues(opened, lambda _: True, lambda _: None):
         with suppress(StoreError):
-            queue = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+            queue = filed.bounds(log.min_offset)
             if queue is None or queue.last_physical_offset < start:
                 continue
-            with queue.open(BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT) as files:
+            with queue.open(BATCH_CQ_UNIT if queue.kind == "batch" else CQ_UNIT) as files:
                 first = first_unit_from(files, queue, start, queue.unit_start)
                 units = files.read(first, first_unit_from(files, queue, stop, first))
             physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
@@ -730,7 +730,7 @@ def entry_at(opened: Opened, queue: QueueKey, offset: int) -> int | None:
     topic, queue_id = queue
     if not can_be_queue(topic, queue_id):  # a name from the log, not from a listing
         return None
-    directory = queue_directory(opened, topic, queue_id)
+    directory = FiledQueue.of(opened, topic, queue_id).directory
     with suppress(StoreError, OSError):
         run = file_run(directory, CQ_UNIT.itemsize)
         first, stop = (0, 0) if run is None else (run.first_file, run.last_file + run.file_size)

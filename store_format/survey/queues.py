@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import NO_FILING, Filing, MissingEntries, pack_entries
-from store_format.consumequeue.files import QueueKind, can_be_queue, queue_directory
+from store_format.consumequeue.files import QueueKind, can_be_queue
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import (
+    FiledQueue,
     is_ext_address,
     lost_mask,
     message_mask,
     pre_blank_mask,
-    queue_bounds,
     valid_batch_units,
     valid_units,
 )
@@ -86,7 +86,7 @@ class StoredQueue:
     def list_in(opened: Opened, queue: QueueKey, file_size: int, *, is_batch: bool) -> StoredQueue:
         """The files of the queue in the store at `opened`, which are expected to have `file_size` bytes."""
         found = StoredQueue(*queue, is_batch, "", file_size)
-        found.directory = queue_directory(opened, *queue, found.kind)
+        found.directory = FiledQueue.of(opened, *queue, found.kind).directory
         try:
             listed = list_store_files(found.directory)
         except StoreError as error:
@@ -101,6 +101,10 @@ class StoredQueue:
     @property
     def kind(self) -> QueueKind:
         return "batch" if self.is_batch else "simple"
+
+    @property
+    def filed(self) -> FiledQueue:
+        return FiledQueue(self.topic, self.queue_id, self.directory, self.kind)
 
     @property
     def layout(self) -> np.dtype[np.void]:
@@ -426,7 +430,7 @@ class ComparedQueue:
             )
 
         count = len([*takewhile(is_second, rows["offset"].tolist())])
-        bounds = queue_bounds("simple", self.stored.directory, *self.key, log.min_offset) if count else None
+        bounds = self.stored.filed.bounds(log.min_offset) if count else None
         newest = None if bounds is None else place_of_message(log, bounds.last_physical_offset)
         return count if newest is None or newest.key == self.key else 0
 

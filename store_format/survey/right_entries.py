@@ -26,9 +26,9 @@ from store_format.bookkeeping.journal import abort_mark
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
-from store_format.consumequeue.files import DISORDER, can_be_queue, list_queues, queue_directory
+from store_format.consumequeue.files import DISORDER, can_be_queue
 from store_format.consumequeue.slices import QueueRange, QueueSlice
-from store_format.consumequeue.units import queue_bounds, read_units
+from store_format.consumequeue.units import FiledQueue, list_queues, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
@@ -245,7 +245,7 @@ def _own_in(
 
 
 def read_right_slice(log: CommitLog, piece: QueueSlice) -> tuple[_Ints, _Units]:
-    """`read_slice`, with the entries that can be seen to be wrong made again from the log.
+    """What `QueueSlice.read` gives, with the entries that can be seen to be wrong made again from the log.
 
     Wrong are zeros, and entries that are not in the order of the log and do not lead to their message. Zeros
     whose message the log does not have lead NOWHERE.
@@ -451,9 +451,9 @@ def shown_delays(opened: Opened, log: CommitLog) -> dict[int, int]:
     shows another one: the most frequent counts, of several the least.
     """
     found: dict[int, int] = {}
-    for topic, queue_id, directory, kind in list_queues(opened, SCHEDULE_TOPIC.__eq__, lambda _: None):
+    for queue in list_queues(opened, SCHEDULE_TOPIC.__eq__, lambda _: None):
         with suppress(StoreError, OSError):  # a queue that cannot be read shows nothing
-            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+            bounds = queue.bounds(log.min_offset)
             start, stop = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
             start = max(start, stop - _NEIGHBOURS)
             units = [] if bounds is None else read_units(bounds, start, stop).tolist()
@@ -461,12 +461,12 @@ def shown_delays(opened: Opened, log: CommitLog) -> dict[int, int]:
                 delay
                 for offset, (physical, size, code) in enumerate(units, start)
                 if code > 0
-                and queue_id < _LEVELS_MAX
-                and is_own(log, (topic, queue_id), offset, (physical, size))
+                and queue.queue_id < _LEVELS_MAX
+                and is_own(log, queue.key, offset, (physical, size))
                 and 0 <= (delay := code - log.store_timestamp_at(physical)) <= OFFSET_MAX
             ]
             ranked = sorted(delays, key=lambda each: (delays.count(each), -each))
-            found |= {queue_id + 1: delay for delay in ranked[-1:]}  # noqa: B035
+            found |= {queue.queue_id + 1: delay for delay in ranked[-1:]}  # noqa: B035
     return found
 
 
@@ -570,7 +570,7 @@ class Contradictions:
         """Whether a broker that starts after a crash makes the queue, of the messages that claim it."""
         is_crashed = can_be_queue(*key) and abort_mark(self.opened) == ""
         return is_crashed and not list_store_files(
-            queue_directory(self.opened, *key), irregular=lambda _: None
+            FiledQueue.of(self.opened, *key).directory, irregular=lambda _: None
         )
 
     def _entry(self, key: QueueKey, offset: int) -> int | None:

@@ -26,11 +26,10 @@ from store_format.consumequeue.files import (
     QueueKind,
     can_be_queue,
     cut_files,
-    list_queues,
     place_in_files,
 )
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import queue_bounds, short_queues
+from store_format.consumequeue.units import FiledQueue, list_queues, short_queues
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files import paths
 from store_format.files.paths import Refused, refuse, symbolic_link
@@ -234,28 +233,20 @@ def take_queue(
     """
     if not can_be_queue(topic, queue_id):
         return None
-    for kind, folder in FOLDERS.items():
-        directory = f"{opened.path}/{folder}/{topic}/{queue_id}"
-        _refuse_foreign_name(topic, directory)
-        for path in (f"{opened.path}/{folder}/{topic}", directory):
+    for kind in FOLDERS:
+        filed = FiledQueue.of(opened, topic, queue_id, kind)
+        _refuse_foreign_name(filed)
+        for path in (filed.directory.rpartition("/")[0], filed.directory):
             if paths.is_link(path):
                 raise symbolic_link(path)
-        queue = _queue_at(
-            log,
-            directory,
-            topic,
-            queue_id,
-            kind,
-            log_end,
-            clean=state is StoreState.CLEAN and log_end is None,
-        )
+        queue = _queue_at(log, filed, log_end, clean=state is StoreState.CLEAN and log_end is None)
         if queue is None:
             continue
         log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
         end = None if log_end is not None else certain_end(opened, log, state, _last_queued([queue]))
         astray = _astray(log, [queue], end)
         if end is not None and _last_queued([queue]) >= end.offset:
-            queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
+            queue = _queue_at(log, filed, end.offset) or queue
         found, gaps = _settled_queues(opened, log, state, {(topic, queue_id): queue}, log_end, end, astray)
         for error in gaps.values():
             raise error
@@ -267,30 +258,14 @@ def take_queue(
 
 
 def _queue_at(
-    log: CommitLog,
-    directory: str,
-    topic: str,
-    queue_id: int,
-    kind: QueueKind,
-    log_end: int | None,
-    *,
-    clean: bool = False,
+    log: CommitLog, filed: FiledQueue, log_end: int | None, *, clean: bool = False
 ) -> QueueRange | None:
     """The queue of a directory; None without files."""
-    bounds = queue_bounds(
-        kind,
-        directory,
-        topic,
-        queue_id,
-        log.min_offset,
-        commit_log_stop=log_end,
-        scan=log_end is not None,
-        clean=clean,
-    )
+    bounds = filed.bounds(log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
     if bounds is None:
         return None
     queue = QueueRange(
-        topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch"
+        *filed.key, bounds.min_offset, bounds.max_offset, bounds, is_batch=filed.kind == "batch"
     )
     first = first_live(log, queue)
     return queue if first == queue.min_offset else queue._replace(min_offset=first)  # of 10,000 queues
@@ -312,27 +287,26 @@ def _queues_on_disk(
     queues: dict[QueueKey, QueueRange] = {}
     damaged: dict[QueueKey, StoreError] = {}
 
-    def look(found: tuple[str, int, str, QueueKind]) -> QueueRange | StoreError:
-        topic, queue_id, directory, kind = found
-        known = short.get(directory)
+    def look(filed: FiledQueue) -> QueueRange | StoreError:
+        known = short.get(filed.directory)
         if known is not None:  # its first message is in the log
-            return QueueRange(topic, queue_id, known.min_offset, known.max_offset, known)
+            return QueueRange(*filed.key, known.min_offset, known.max_offset, known)
         try:
-            _refuse_foreign_name(topic, directory)
-            queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean)
+            _refuse_foreign_name(filed)
+            queue = _queue_at(log, filed, log_end, clean=clean)
         except (CorruptStoreError, StorePermissionError) as error:
             return error
-        return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
+        return queue or QueueRange(*filed.key, 0, 0, None, is_batch=filed.kind == "batch")
 
     every = list(list_queues(opened, select, refused))
     short: Mapping[str, QueueBounds] = {}
     if not opened.is_remote:
         short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
-    for (topic, queue_id, *_), queue in look_at_each([opened.path], every, look):
+    for filed, queue in look_at_each([opened.path], every, look):
         if isinstance(queue, QueueRange):
-            queues[topic, queue_id] = queue
+            queues[filed.key] = queue
         elif isinstance(queue, CorruptStoreError):
-            damaged[topic, queue_id] = queue
+            damaged[filed.key] = queue
         else:
             refused(queue)
     damaged |= _cut_queues(opened, queues)
@@ -341,11 +315,11 @@ def _queues_on_disk(
     return queues, damaged
 
 
-def _refuse_foreign_name(topic: str, directory: str) -> None:
+def _refuse_foreign_name(queue: FiledQueue) -> None:
     try:
-        topic.encode()
+        queue.topic.encode()
     except UnicodeEncodeError as error:
-        shown = os.fsencode(directory).decode(errors="backslashreplace")
+        shown = os.fsencode(queue.directory).decode(errors="backslashreplace")
         raise CorruptStoreError(shown, 0, "a topic's name in UTF-8", "other bytes") from error
 
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from store_format.consumequeue.files import list_queues
 from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.units import list_queues
 from store_format.display.columns import (
     BROKER,
     DAY,
@@ -151,13 +151,11 @@ def queue_files(
 ) -> Iterator[tuple[str, str, int, FileFill]]:
     """(kind, path, size, fill) of each file of a consume queue; `ranges` are the store's queues."""
     list_files = _reading(store, list_store_files)
-    for topic, queue_id, directory, kind in list_queues(
-        store.opened, lambda topic: True, lambda error: store.pass_over([error])
-    ):
-        queue = ranges.get((topic, queue_id))
+    for filed in list_queues(store.opened, lambda topic: True, lambda error: store.pass_over([error])):
+        queue, kind = ranges.get(filed.key), filed.kind
         yield from (
-            (_QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, topic, queue_id, queue, kind))
-            for file in list_files(directory)
+            (_QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, *filed.key, queue, kind))
+            for file in list_files(filed.directory)
         )
 
 

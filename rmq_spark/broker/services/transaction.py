@@ -417,7 +417,7 @@ def _read_undecided(
     """(undecided half messages from `start` on, the offset after them).
 
     At most `count` messages and a turn's bytes. Damaged messages are passed with a warning. The units that a
-    recovery writes for lost messages (`lost_units`) are passed too: `read_slice` leaves them out.
+    recovery writes for lost messages (`lost_units`) are passed too: `QueueSlice.read` leaves them out.
     """
     piece = queue.half.piece(start, start + count + len(decided))
     offsets, units = piece.read()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import Boundary, offset_at
-from store_format.consumequeue.units import queue_bounds, read_batch_units
+from store_format.consumequeue.units import FiledQueue, read_batch_units
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.layouts import BATCH_CQ_UNIT, unpack
 
@@ -71,7 +71,7 @@ def directory() -> Iterator[Path]:
 
 
 def _bounds(directory: str | Path, commit_log_min: int = 0, **more: Any) -> QueueBounds:
-    bounds = queue_bounds("batch", str(directory), "Inner", 1, commit_log_min, **more)
+    bounds = FiledQueue("Inner", 1, str(directory), "batch").bounds(commit_log_min, **more)
     assert bounds is not None
     return bounds
 
@@ -210,12 +210,12 @@ def test_a_unit_that_is_not_valid_ends_the_queue(directory: Path, field: tuple[i
 def test_a_length_that_is_no_multiple_of_the_unit_is_refused(directory: Path) -> None:
     (directory / f"{0:020d}").write_bytes(bytes(60))
     with pytest.raises(CorruptStoreError) as raised:
-        queue_bounds("batch", str(directory), "t", 0, 0)
+        FiledQueue("t", 0, str(directory), "batch").bounds(0)
     assert (raised.value.file, raised.value.position) == (f"{directory}/{0:020d}", 60)
 
 
 def test_no_files_are_no_queue(directory: Path) -> None:
-    assert queue_bounds("batch", str(directory), "t", 0, 0) is None
+    assert FiledQueue("t", 0, str(directory), "batch").bounds(0) is None
 
 
 def test_vectors(directory: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import FiledQueue
 from store_format.read.store import Queue, Store
 from tests.support import oracle
 from tests.support.goldens import expected_rows, unpack
@@ -132,7 +132,7 @@ def test_a_search_by_time_passes_an_entry_of_another_message(root: Path, bit: in
 def test_an_invalid_entry_near_the_end_hides_no_message_while_a_broker_runs(root: Path, offset: int) -> None:
     _write(root, offset, _unit(offset, -1 << 63))
     try:
-        bounds = queue_bounds("simple", str(root / "consumequeue/T/0"), "T", 0, _GONE * _LOG_FILE)
+        bounds = FiledQueue("T", 0, str(root / "consumequeue/T/0"), "simple").bounds(_GONE * _LOG_FILE)
         assert bounds is not None
         assert (bounds.min_offset, bounds.max_offset) == (_FIRST, _COUNT)
     finally:
@@ -145,7 +145,7 @@ def test_a_wrong_place_in_a_batch_unit_hides_no_unit(tmp_path: Path, wrong: int)
     places[wrong] = 5
     units = [oracle.batch_cq_unit(place, 100, 0, 1, 2 * i, 2) for i, place in enumerate(places)]
     (tmp_path / oracle.file_name(0)).write_bytes(b"".join(units).ljust(46 * 1_000, b"\0"))
-    bounds = queue_bounds("batch", str(tmp_path), "T", 0, 100_000)
+    bounds = FiledQueue("T", 0, str(tmp_path), "batch").bounds(100_000)
     assert bounds is not None
     # no other unit says where the first message is, if that of the first one is wrong
     assert (bounds.min_offset, bounds.max_offset) == (202 if wrong == 100 else 200, 1_200)

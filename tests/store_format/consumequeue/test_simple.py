@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import Boundary, offset_at
-from store_format.consumequeue.units import message_mask, queue_bounds, read_units, short_queues
+from store_format.consumequeue.units import FiledQueue, message_mask, read_units, short_queues
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
 from store_format.layouts import CQ_UNIT, unpack
 
@@ -88,7 +88,7 @@ def directory() -> Iterator[Path]:
 
 
 def _bounds(directory: str | Path, commit_log_min: int = 0, **more: Any) -> QueueBounds:
-    bounds = queue_bounds("simple", str(directory), "TopicTest", 3, commit_log_min, **more)
+    bounds = FiledQueue("TopicTest", 3, str(directory), "simple").bounds(commit_log_min, **more)
     assert bounds is not None
     return bounds
 
@@ -166,9 +166,9 @@ def test_short_queues_have_the_bounds_that_each_has_alone(
                     with first.open("r+b") as file:
                         file.seek(position)
                         file.write(data)
-            found.append(("TopicTest", 3, str(path), "simple"))
+            found.append(FiledQueue("TopicTest", 3, str(path), "simple"))
         for clean in (False, stop is None):
-            short = short_queues(found, commit_log_min, commit_log_stop=stop, clean=clean)  # type: ignore[arg-type]
+            short = short_queues(found, commit_log_min, commit_log_stop=stop, clean=clean)
             how: dict[str, Any] = {"commit_log_stop": stop, "scan": stop is not None, "clean": clean}
             for directory, bounds in short.items():
                 assert bounds == _bounds(directory, commit_log_min, **how)
@@ -259,10 +259,10 @@ def test_damaged_units_end_in_bounds_or_a_store_error(
 
 
 def test_no_files_are_no_queue(directory: Path) -> None:
-    assert queue_bounds("simple", str(directory / "missing"), "t", 0, 0) is None
-    assert queue_bounds("simple", str(directory), "t", 0, 0) is None
+    assert FiledQueue("t", 0, str(directory / "missing"), "simple").bounds(0) is None
+    assert FiledQueue("t", 0, str(directory), "simple").bounds(0) is None
     (directory / f"{0:020d}").touch()
-    assert queue_bounds("simple", str(directory), "t", 0, 0) is None
+    assert FiledQueue("t", 0, str(directory), "simple").bounds(0) is None
 
 
 def test_an_empty_last_file_does_not_count(directory: Path) -> None:
@@ -312,7 +312,7 @@ def test_units_at_or_behind_the_end_of_the_commitlog_do_not_count(directory: Pat
 
 def _refused(directory: Path) -> CorruptStoreError:
     with pytest.raises(CorruptStoreError) as raised:
-        queue_bounds("simple", str(directory), "t", 0, 0)
+        FiledQueue("t", 0, str(directory), "simple").bounds(0)
     return raised.value
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from store_format.consumequeue.files import QueueBounds, QueueKind, queue_directory
+from store_format.consumequeue.files import QueueBounds, QueueKind
 from store_format.consumequeue.offset_by_time import offset_at
-from store_format.consumequeue.units import message_mask, queue_bounds, read_batch_units, read_units
+from store_format.consumequeue.units import FiledQueue, message_mask, read_batch_units, read_units
 from store_format.opened.store import Opened
 from tests.support import goldens
 
@@ -60,10 +60,8 @@ def _bounds(
 ) -> QueueBounds | None:
     batch = root / "batchconsumequeue" / topic / str(queue_id)
     kind: QueueKind = "batch" if batch.is_dir() else "simple"
-    directory = queue_directory(Opened(str(root)), topic, queue_id, kind)
-    return queue_bounds(
-        kind, directory, topic, queue_id, commit_log_min, commit_log_stop=commit_log_stop, scan=scan
-    )
+    queue = FiledQueue.of(Opened(str(root)), topic, queue_id, kind)
+    return queue.bounds(commit_log_min, commit_log_stop=commit_log_stop, scan=scan)
 
 
 def _stores(golden: Golden, name: str) -> list[tuple[Path, dict[str, Any]]]:

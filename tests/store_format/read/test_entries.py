@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueRange, QueueSlice
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import FiledQueue
 from store_format.files.read import FileCache
 from store_format.read import queue_reader
 from store_format.read.queue_reader import EntryReader
@@ -29,7 +29,7 @@ def write_queues(root: Path, places: dict[int, list[int]]) -> list[QueueSlice]:
         directory.mkdir(parents=True)
         units = b"".join(oracle.cq_unit(place, SIZE, queue_id) for place in physical)
         (directory / oracle.file_name(0)).write_bytes(units.ljust(20 * 128, b"\0"))
-        bounds = queue_bounds("simple", str(directory), "T", queue_id, 0)
+        bounds = FiledQueue("T", queue_id, str(directory), "simple").bounds(0)
         slices.append(QueueRange("T", queue_id, 0, len(physical), bounds).piece(0, len(physical)))
     return slices
 

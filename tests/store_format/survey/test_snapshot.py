@@ -13,7 +13,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.files import list_queues
+from store_format.consumequeue.units import list_queues
 from store_format.files.read import FileCache
 from store_format.opened.store import Opened
 from store_format.survey.snapshot import Snapshot, take_snapshot
