@@ -12,10 +12,10 @@ import gc
 import importlib
 import os
 import re
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import goldens, sparse_copies
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.fork_server import ForkServer
 from tests.support.longest_first import longest_first
 from tests.support.object_server import ObjectServer, served
@@ -195,7 +196,7 @@ def forks() -> Iterator[ForkServer]:
 
 
 @pytest.fixture(scope="session")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """`golden("basic-5.5.0")`: that store unpacked, once a session. Tests read it; one that writes makes a
     copy.
     """
@@ -214,6 +215,20 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return unpack
 
 
+@pytest.fixture
+def copy_of(golden: Golden, tmp_path: Path) -> Golden:
+    """`copy_of("basic-5.5.0")`: a copy of that golden store, which the test may change."""
+    return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store without topics that the writer made, with files of 16 KiB."""
+    from tests.support.staged import make_store
+
+    return make_store(tmp_path / "store")
+
+
 @pytest.fixture(scope="session")
 def demo_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo store of the README and its pictures, with a fixed end. Tests read it; one that writes makes a
@@ -228,7 +243,7 @@ def demo_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def unchanged() -> Callable[[Path], AbstractContextManager[None]]:
+def unchanged() -> Unchanged:
     """`with unchanged(store): ...` fails when a file, a time or a listing below `store` is another one
     afterwards.
     """

@@ -34,7 +34,7 @@ from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, rows_of
 from tests.support.small_store import FILE_SIZE, KINDS, SmallStore, field_at, write_small_store
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, numbered
 
 pytestmark = pytest.mark.slow
 
@@ -567,11 +567,8 @@ HOSTILE_NAME_IN = {
 
 
 @pytest.mark.parametrize("place", HOSTILE_NAME_IN)
-def test_a_hostile_topic_name_is_escaped_in(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
-) -> None:
+def test_a_hostile_topic_name_is_escaped_in(root: Path, caplog: pytest.LogCaptureFixture, place: str) -> None:
     damage, act, told = HOSTILE_NAME_IN[place]
-    root = make_store(tmp_path / "store")
     append(root, numbered(EVIL, 0, 10, queues=2) + numbered("U", 0, 4, queues=1))
     append(root, numbered(EVIL, 10, 10, queues=2))
     damage(root)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,10 @@ from store_format.commitlog.walk import Damage
 from store_format.message.columns import COLUMNS
 from tests.support import goldens
 from tests.support.conformance import NAMES, broker_name, differences, expected, rows_of
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.reads import Row, read
 from tests.support.rows import table_rows
 
-Golden = Callable[[str], Path]
-Unchanged = Callable[[Path], AbstractContextManager[None]]
 Key = tuple[str, int]
 
 CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.doc_pages import blocks
+from tests.support.fixtures import Golden
 from tests.support.spark.fast_start import SHORT_LIVED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,7 +166,7 @@ def test_the_sdist_has_what_the_tests_and_the_docs_need(built: tuple[Path, Path]
     assert {name for name in listed if (ROOT / name).exists()} <= names
 
 
-def test_a_plain_installation_works(clean: Path, golden: Callable[[str], Path]) -> None:
+def test_a_plain_installation_works(clean: Path, golden: Golden) -> None:
     store = str(golden(STORE))
     assert "No broken requirements" in _run(
         sys.executable, "-m", "pip", "--python", str(clean / "bin" / "python"), "check"
@@ -180,7 +181,7 @@ def test_a_plain_installation_works(clean: Path, golden: Callable[[str], Path]) 
 
 
 @pytest.mark.whole  # CI has the next test, which uses the same extra
-def test_the_extra_all_brings_spark_charts_and_pandas(clean: Path, golden: Callable[[str], Path]) -> None:
+def test_the_extra_all_brings_spark_charts_and_pandas(clean: Path, golden: Golden) -> None:
     store = str(golden(STORE))
     python = str(clean / "bin" / "python")
     _link(_brought(_required_by(clean), {"all"}), clean)

@@ -19,6 +19,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
+from tests.support.fixtures import Golden
 from tests.support.live_writer import QUEUES, message_body
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def test_some_reads_see_prefixes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_through_spark(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_through_spark(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
     root, total = tmp_path / "store", 1000
     # The first read of a session takes as long as the writer.
     assert spark.read.format("rmqlog").load(str(golden("basic-5.5.0"))).count()

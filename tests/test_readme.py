@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ import pytest
 import rmq_spark
 from tests.support import goldens
 from tests.support.doc_pages import Block, Session, anchors, blocks, is_as_shown
+from tests.support.fixtures import Golden
 from tests.support.pictures import END
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_links_lead_somewhere(name: str) -> None:
 @pytest.mark.process
 @pytest.mark.slow
 def test_all_that_the_readme_tells_to_type_runs(
-    spark: SparkSession, golden: Callable[[str], Path], demo_shop: Path, tmp_path: Path
+    spark: SparkSession, golden: Golden, demo_shop: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(demo_shop, tmp_path / "shop")
     session = Session(tmp_path, golden, lambda: spark, root="/tmp/")

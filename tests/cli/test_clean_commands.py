@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.writes import held
 
-Golden = Callable[[str], Path]
 NOW_MS = 1_800_000_000_000
 
 
 @pytest.fixture
-def aged(golden: Golden, tmp_path: Path) -> Path:
+def aged(copy_of: Golden) -> Path:
     """A copy whose two oldest commitlog files were written three hours ago."""
-    root = Path(shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "store"))
+    root = copy_of("cleaned-5.5.0")
     for number, file in enumerate(sorted((root / "commitlog").iterdir())):
         os.utime(file, ns=(0, (NOW_MS - (3 if number < 2 else 0) * 3_600_000) * 1_000_000))
     return root
@@ -108,7 +106,7 @@ def test_each_store_of_a_directory_is_named_with_its_broker(
 
 
 def test_two_copies_of_a_broker_are_no_cluster(
-    rmqlog: Runner, aged: Path, settings: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
+    rmqlog: Runner, aged: Path, settings: Path, unchanged: Unchanged
 ) -> None:
     shutil.copytree(aged, aged.parent / "again")
     for more in ([], ["--apply"]):

@@ -14,8 +14,8 @@ import pytest
 from rmq_spark.cli.completion import COMPLETE
 from rmq_spark.cli.main import COMMANDS, ELSEWHERE, FAMILIES, main
 from tests.support.cli_runs import ROOT, Runner, process
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 HEAVY = ("numpy", "pyarrow", "pyspark", "pandas", "importlib.metadata", "rmq_spark.options.option")
 

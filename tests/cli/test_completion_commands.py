@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli_runs import ROOT, Runner, environment
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 
 def test_the_script_of_each_shell(rmqlog: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

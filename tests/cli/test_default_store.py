@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, USAGE
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 STORE, OTHER = "basic-5.5.0", "retry-dlq-5.5.0"
 PLACE = "Orders/0@3"
 

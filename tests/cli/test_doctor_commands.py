@@ -9,15 +9,13 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmq_spark.cli.commands.doctor import NEEDED
 from tests.support.cli_runs import ROOT, Runner, process
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 
 def _states(out: str) -> dict[str, tuple[str, str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from rmq_spark.cli.commands import overview
 from rmq_spark.cli.exit_codes import EXIT_CODES
 from rmq_spark.cli.main import COMMANDS
 from tests.support.cli_runs import ROOT, Runner
+from tests.support.fixtures import Golden
 from tests.support.writes import held
 
-Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 
 # Commands that answer a question -> arguments for which the answer is empty. The others act, check or report.

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import pytest
 from store_format.message.columns import arrow_schema
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "body", "properties")
 

@@ -60,8 +60,7 @@ def _queues(start: int, stop: int, topic: str = "T") -> list[_Row]:
     return [(topic, queue, offset) for queue in range(4) for offset in range(start, stop)]
 
 
-def test_a_writer_that_goes_on(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_writer_that_goes_on(root: Path) -> None:
     append(root, numbered("T", 0, 8))
     looks = _Looks(root)
     assert looks.first == _queues(0, 2)
@@ -74,8 +73,7 @@ def test_a_writer_that_goes_on(tmp_path: Path) -> None:
     assert looks.look() == _queues(3, 4)
 
 
-def test_the_filters_choose_what_is_followed(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_filters_choose_what_is_followed(root: Path) -> None:
     append(root, numbered("T", 0, 8))
     looks = _Looks(root, MessageChoice(glob="T", queue_ids=(1,), tags=frozenset(("T0",))))
     assert looks.first == []
@@ -84,10 +82,9 @@ def test_the_filters_choose_what_is_followed(tmp_path: Path) -> None:
 
 
 def test_replaced_files_are_followed_from_the_position_that_was_reached(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Files put back from a copy have other messages at offsets that were shown already."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     other = make_store(tmp_path / "other")
     append(other, numbered("T", 500, 28))
@@ -104,10 +101,9 @@ def test_replaced_files_are_followed_from_the_position_that_was_reached(
 
 
 def test_a_cleaned_log_is_followed_from_its_new_beginning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Retention deleted messages that were never shown: the count is reported."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
     looks = _Looks(root)
     for number in range(40, 400, 40):
@@ -123,8 +119,7 @@ def test_a_cleaned_log_is_followed_from_its_new_beginning(
 
 
 @pytest.mark.parametrize("is_seen", [False, True], ids=["between two looks", "a look without it"])
-def test_a_topic_that_is_created_again_is_followed_from_its_beginning(tmp_path: Path, is_seen: bool) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_topic_that_is_created_again_is_followed_from_its_beginning(root: Path, is_seen: bool) -> None:
     append(root, numbered("T", 0, 20) + numbered("Other", 0, 4))
     looks = _Looks(root)
     deleted_topic(root, "T")

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,9 @@ from store_format.metadata.group_offsets import read_committed
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.writes import held
 
-Golden = Callable[[str], Path]
-Unchanged = Callable[[Path], AbstractContextManager[None]]
 STORE = "basic-5.5.0"
 NOW = ("--now", 1_900_000_000_000)
 

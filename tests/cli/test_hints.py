@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 STORE, CLEANED, CLUSTER = "basic-5.5.0", "cleaned-5.5.0", "cluster-5.5.0"
 NOW_MS = 1_900_000_000_000
 NOW = ("--now", NOW_MS)
@@ -144,9 +142,9 @@ def test_the_former_option_leads_to_the_command(rmqlog: Runner, golden: Golden) 
     assert said.startswith("--retention is a command now: rmqlog retention STORE")
 
 
-def test_offsets_beyond_the_end_of_a_queue_are_said(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+def test_offsets_beyond_the_end_of_a_queue_are_said(rmqlog: Runner, golden: Golden, copy_of: Golden) -> None:
     """The store lost its last messages: groups have read what is not there any more."""
-    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    store = copy_of(STORE)
     offsets = store / "config" / "consumerOffset.json"
     text = offsets.read_text(encoding="utf-8")
     offsets.write_text(text.replace("0:351", "0:9351"), encoding="utf-8")
@@ -158,9 +156,9 @@ def test_offsets_beyond_the_end_of_a_queue_are_said(rmqlog: Runner, golden: Gold
     assert "lie beyond" not in rmqlog("lag", golden(STORE), *NOW).err
 
 
-def test_queues_that_no_consumer_reads_are_named(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+def test_queues_that_no_consumer_reads_are_named(rmqlog: Runner, golden: Golden, copy_of: Golden) -> None:
     """readQueueNums was made smaller: the messages behind it still count as unread."""
-    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    store = copy_of(STORE)
     topics = store / "config" / "topics.json"
     document = json.loads(topics.read_text(encoding="utf-8"))
     document["topicConfigTable"]["Orders"]["readQueueNums"] = 2
@@ -172,8 +170,8 @@ def test_queues_that_no_consumer_reads_are_named(rmqlog: Runner, golden: Golden,
     assert "consumers do not read" not in rmqlog("lag", golden(STORE)).err
 
 
-def test_a_static_topic_has_no_lag_and_is_named(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+def test_a_static_topic_has_no_lag_and_is_named(rmqlog: Runner, copy_of: Golden) -> None:
+    store = copy_of(STORE)
     detail = {"bname": "broker-a", "currIdMap": {}, "dirty": False, "epoch": 1, "hostedQueues": {}}
     detail |= {"scope": "__global__", "topic": "Orders", "totalQueues": 4}
     mapping = store / "config" / "topicQueueMapping.json"
@@ -184,11 +182,9 @@ def test_a_static_topic_has_no_lag_and_is_named(rmqlog: Runner, golden: Golden, 
     assert "rmqlog: the lag of Orders is unknown: the offsets of a static topic count over the queues" in said
 
 
-def test_groups_of_the_file_that_a_broker_no_longer_reads(
-    rmqlog: Runner, golden: Golden, tmp_path: Path
-) -> None:
+def test_groups_of_the_file_that_a_broker_no_longer_reads(rmqlog: Runner, copy_of: Golden) -> None:
     """With enableLmq a broker reads lmqConsumerOffset.json alone (BrokerController)."""
-    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    store = copy_of(STORE)
     light = {"offsetTable": {}, "lmqOffsetTable": {}, "dataVersion": {"counter": 1, "timestamp": 1 << 60}}
     (store / "config" / "lmqConsumerOffset.json").write_text(json.dumps(light), encoding="utf-8")
     done = rmqlog("lag", store)

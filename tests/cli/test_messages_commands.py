@@ -20,9 +20,9 @@ from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS
 from tests.support import goldens
 from tests.support.cli_runs import Runner, command, environment
-from tests.support.staged import append, make_store, numbered
+from tests.support.fixtures import Golden
+from tests.support.staged import append, numbered
 
-Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 _SYSTEM = ("%", "rmq_sys", "SCHED", "RMQ_SYS")
 NAMED = ("--columns", "topic,queueId,queueOffset,physicalOffset")
@@ -159,8 +159,7 @@ def test_head_from_a_queue_offset(rmqlog: Runner, placed: Places, golden: Golden
 
 
 @pytest.mark.process
-def test_only_new_messages_are_followed(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_only_new_messages_are_followed(root: Path) -> None:
     append(root, numbered("T", 0, 8))
     arguments = command("tail", "-f", "-n", 0, "--interval", 0.05, root, "-o", "jsonl", *NAMED)
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(), text=True) as run:

@@ -5,7 +5,6 @@ mode DROPMALFORMED and the preview of `recover` give one answer, for every kind 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,9 +19,8 @@ from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError, StoreError
 from tests.support import damages, goldens
 from tests.support.damages import Damaged
+from tests.support.fixtures import Golden
 from tests.support.referee.answers import rmqlog
-
-Golden = Callable[[str], Path]
 
 _GOLDENS = ("cleaned-5.5.0", "basic-5.5.0")
 _DAMAGES = (*damages.MISPLACED, *damages.OF_THE_LOG, *damages.OTHERS)
@@ -72,13 +70,13 @@ def _preview(root: Path, into: Path, conf: str | None = None) -> tuple[int, int,
 
 @pytest.mark.parametrize(("name", "damage"), list(_cases()))
 def test_all_name_the_same_numbers(
-    golden: Golden,
+    copy_of: Golden,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     name: str,
     damage: Callable[[Damaged], None],
 ) -> None:
-    root = Path(shutil.copytree(golden(name), tmp_path / "store"))
+    root = copy_of(name)
     damage(Damaged(root))
     found = diagnose(str(root))
     summary = found.summary
@@ -108,8 +106,8 @@ def test_all_name_the_same_numbers(
     assert after.given_up == lost if lost_count else "message" not in after.given_up
 
 
-def test_damaged_padding_costs_no_message(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "store"))
+def test_damaged_padding_costs_no_message(copy_of: Golden) -> None:
+    root = copy_of("cleaned-5.5.0")
     damages.cut_one_byte_of_a_middle_file(Damaged(root))
     found = diagnose(str(root))
     summary = found.summary

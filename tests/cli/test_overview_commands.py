@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,9 +10,9 @@ from store_format import MessageStore
 from store_format.views.registry import VIEWS
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.writes import held
 
-Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 
 
@@ -85,9 +82,7 @@ def test_ls_fails_with_what_is_there(rmqlog: Runner, golden: Golden, tmp_path: P
     assert "Did you mean" in rmqlog.fails(2, "ls", golden(STORE), "--colums", "topic")
 
 
-def test_du_adds_up_to_the_written_log(
-    rmqlog: Runner, golden: Golden, unchanged: Callable[[Path], AbstractContextManager[None]]
-) -> None:
+def test_du_adds_up_to_the_written_log(rmqlog: Runner, golden: Golden, unchanged: Unchanged) -> None:
     with unchanged(golden(STORE)):
         by_topic = rmqlog.rows("du", golden(STORE))
     written = goldens.expected(STORE)["commitLog"]["maxOffset"]
@@ -130,10 +125,10 @@ def test_info_ends_in_a_verdict_and_the_next_command(
 
 
 def test_info_does_not_count_messages_in_damaged_bytes_as_readable(
-    rmqlog: Runner, golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    rmqlog: Runner, copy_of: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A copy that a broker wrote meanwhile: consume queues have entries for what the commitlog lacks."""
-    copy = Path(shutil.copytree(golden("crash-5.5.0"), tmp_path / "copy"))
+    copy = copy_of("crash-5.5.0")
     with (copy / "commitlog/00000000000000262144").open("r+b") as file:
         file.seek(23_399)
         file.write(bytes(8192))
@@ -142,11 +137,11 @@ def test_info_does_not_count_messages_in_damaged_bytes_as_readable(
     assert "A copy that was made while a broker wrote can look like this: copy it again" in caplog.text
 
 
-def test_info_of_a_store_in_use_and_of_a_cluster(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+def test_info_of_a_store_in_use_and_of_a_cluster(rmqlog: Runner, golden: Golden, copy_of: Golden) -> None:
     lines = rmqlog("info", golden("cluster-5.5.0")).out.splitlines()
     verdicts = [line.split(": ")[1:3] for line in lines if line.startswith("verdict: ")]
     assert verdicts == [["broker-a", "stopped in order"], ["broker-b", "stopped in order"]]
-    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    store = copy_of(STORE)
     with held(store) as broker:
         *_, verdict, following = rmqlog("info", store).out.splitlines()
     assert verdict == f"verdict: in use by process {broker}: 2,010 messages (offsets, not checked)"

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,10 +19,10 @@ from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns
 from tests.support.cli_runs import command, environment, process
+from tests.support.fixtures import Golden
 
 pytestmark = pytest.mark.slow
 
-Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from tests.store_format.commit.test_missing_stores import break_off
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, messages_of, numbered
 
-Golden = Callable[[str], Path]
 
-
-def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(golden("crash-torn-5.5.0"), tmp_path / "store"))
+def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, copy_of: Golden, tmp_path: Path) -> None:
+    store = copy_of("crash-torn-5.5.0")
     queue = next((store / "consumequeue/Orders/1").iterdir())
     before = queue.read_bytes()
     shutil.rmtree(queue.parent)
@@ -50,8 +48,8 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Gold
     assert MessageStore.open(str(store)).state == "clean"
 
 
-def test_recover_of_the_index_alone(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_recover_of_the_index_alone(rmqlog: Runner, copy_of: Golden) -> None:
+    store = copy_of("basic-5.5.0")
     shutil.rmtree(store / "consumequeue/Orders")
     sorted((store / "index").iterdir())[0].unlink()
     parts = {row["part"] for row in rmqlog.rows("recover", store, "--index")}
@@ -61,9 +59,9 @@ def test_recover_of_the_index_alone(rmqlog: Runner, golden: Golden, tmp_path: Pa
 
 
 def test_the_sizes_of_lost_files_come_from_broker_conf(
-    rmqlog: Runner, golden: Golden, tmp_path: Path
+    rmqlog: Runner, golden: Golden, copy_of: Golden, tmp_path: Path
 ) -> None:
-    store = Path(shutil.copytree(golden("batchcq-5.5.0"), tmp_path / "store"))
+    store = copy_of("batchcq-5.5.0")
     for folder in ("consumequeue", "batchconsumequeue", "index"):
         shutil.rmtree(store / folder)
     assert "--broker-conf" in rmqlog.fails(2, "recover", store)

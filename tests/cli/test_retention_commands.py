@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ import pytest
 from store_format.files.read import disk_space
 from tests.support import goldens
 from tests.support.cli_runs import Run, Runner
+from tests.support.fixtures import Golden, Unchanged
 
-Golden = Callable[[str], Path]
-Unchanged = Callable[[Path], AbstractContextManager[None]]
 CLEANED = "cleaned-5.5.0"
 HOUR = 3_600_000
 NOW = 1_795_244_400_000  # 2026-11-21T07:00:00Z

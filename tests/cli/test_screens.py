@@ -15,9 +15,9 @@ import pytest
 
 from rmq_spark.cli.reading import TABLE_COLUMNS
 from store_format.display.text import width
+from tests.support.fixtures import Golden
 from tests.support.terminals import ForkedTerminals, without_progress
 
-Golden = Callable[[str], Path]
 Screen = Callable[..., tuple[int, str]]
 SCREENS = Path(__file__).parent / "screens"
 COLUMNS = (80, 100, 120)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.store import MessageStore
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 NOW = 1_795_244_400_000
 LOSING = "cleaned-5.5.0"  # groups of this store have lost messages
 # as DefaultMetadataStore of a broker writes it before the first segment
@@ -30,7 +29,7 @@ TIERED = (
 
 
 @pytest.fixture
-def copied(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
+def copied(golden: Golden, tmp_path: Path) -> Golden:
     def copy(name: str) -> Path:
         ignored = shutil.ignore_patterns("timerwheel", "compaction", "rocksdbstore")
         return Path(shutil.copytree(golden(name), tmp_path / "store", ignore=ignored))
@@ -39,14 +38,14 @@ def copied(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def tiered(copied: Callable[[str], Path]) -> Path:
+def tiered(copied: Golden) -> Path:
     root = copied(LOSING)
     (root / "config/tieredStoreMetadata.json").write_text(TIERED)
     return root
 
 
 @pytest.fixture
-def compacted(copied: Callable[[str], Path]) -> Path:
+def compacted(copied: Golden) -> Path:
     """The topic Orders is compacted: brokers store attributes without the + of mqadmin updateTopic."""
     root = copied("basic-5.5.0")
     path = root / "config/topics.json"
@@ -57,7 +56,7 @@ def compacted(copied: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture
-def upgraded(copied: Callable[[str], Path]) -> Path:
+def upgraded(copied: Golden) -> Path:
     """A store with an old commitlog beside that of DLedger."""
     root = copied("basic-5.5.0")
     (root / "dledger-n0/data").mkdir(parents=True)
@@ -65,7 +64,7 @@ def upgraded(copied: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture
-def dledger(copied: Callable[[str], Path]) -> Path:
+def dledger(copied: Golden) -> Path:
     root = copied("basic-5.5.0")
     (root / "dledger-n0").mkdir()
     (root / "commitlog").rename(root / "dledger-n0/data")

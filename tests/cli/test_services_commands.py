@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,17 +15,16 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from tests.support.cli_runs import Runner, command, environment
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.staged import columns_of, make_store
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed, poisoned
 from tests.support.writes import held
 
-_Unchanged = Callable[[Path], AbstractContextManager[None]]
-
 
 @pytest.fixture
-def copied(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def copied(copy_of: Golden) -> Path:
     """A broker's store with 43 delayed messages that are due."""
-    return Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    return copy_of("delay-tx-5.5.0")
 
 
 _SHOWN = ("--only", "schedule", "--columns", "service,due,done")
@@ -35,7 +32,7 @@ _SHOWN = ("--only", "schedule", "--columns", "service,due,done")
 
 @pytest.mark.parametrize("more", [[], ["--once"]])
 def test_a_store_is_only_looked_at(
-    rmqlog: Runner, copied: Path, tmp_path: Path, unchanged: _Unchanged, more: list[str]
+    rmqlog: Runner, copied: Path, tmp_path: Path, unchanged: Unchanged, more: list[str]
 ) -> None:
     """Also a store that rmqlog created."""
     own = make_store(tmp_path / "own")
@@ -49,7 +46,7 @@ def test_a_store_is_only_looked_at(
 
 
 def test_apply_delivers_and_the_next_look_is_a_preview_again(
-    rmqlog: Runner, copied: Path, unchanged: _Unchanged
+    rmqlog: Runner, copied: Path, unchanged: Unchanged
 ) -> None:
     """Neither a turn that failed nor one that worked lets later commands write."""
 
@@ -118,7 +115,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other(rmqlog: Runner, cluster: P
 
 
 def test_the_preview_of_a_directory_names_its_stores(
-    rmqlog: Runner, cluster: Path, unchanged: _Unchanged
+    rmqlog: Runner, cluster: Path, unchanged: Unchanged
 ) -> None:
     """A directory of unrelated stores looks like a cluster."""
     with unchanged(cluster):
@@ -128,15 +125,14 @@ def test_the_preview_of_a_directory_names_its_stores(
     assert f"rmqlog: nothing was written to {stores}; add --apply to write" in run.err.splitlines()
 
 
-def test_two_copies_of_a_broker_are_no_cluster(rmqlog: Runner, copied: Path, unchanged: _Unchanged) -> None:
+def test_two_copies_of_a_broker_are_no_cluster(rmqlog: Runner, copied: Path, unchanged: Unchanged) -> None:
     shutil.copytree(copied, copied.parent / "again")
     with unchanged(copied.parent):
         said = rmqlog.fails(2, "services", copied.parent, "--once", "--apply")
     assert said.endswith("both belong to broker broker-a; use only one of them, or each of them on its own")
 
 
-def test_a_poisoned_message_stops_no_other(rmqlog: Runner, tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_poisoned_message_stops_no_other(rmqlog: Runner, root: Path) -> None:
     append(root, [poisoned("T", 1, 0), *delayed("T", 2, 1, 2)])
     for done in ("2", "0"):
         run = rmqlog("services", root, "--once", "--apply", "--columns", "service,done")
@@ -148,7 +144,7 @@ def test_a_poisoned_message_stops_no_other(rmqlog: Runner, tmp_path: Path) -> No
     assert "set level 1 in" in rmqlog.fails(3, "services", root, "--once", "--apply", "--only", "schedule")
 
 
-def test_a_store_with_rocksdb_queues_is_refused(rmqlog: Runner, golden: Callable[[str], Path]) -> None:
+def test_a_store_with_rocksdb_queues_is_refused(rmqlog: Runner, golden: Golden) -> None:
     store = golden("rocksdb-5.5.0")
     for more in ([], ["--once", "--apply"]):
         assert rmqlog.fails(2, "services", store, *more) == rmqlog.fails(2, "recover", store)
@@ -186,12 +182,11 @@ def _append_later(root: Path) -> None:
     ("number", "is_poisoned", "code"),
     [(signal.SIGTERM, False, 0), (signal.SIGTERM, True, 4), (signal.SIGINT, True, 130)],
 )
-def test_a_signal_ends_the_loop(tmp_path: Path, number: signal.Signals, is_poisoned: bool, code: int) -> None:
+def test_a_signal_ends_the_loop(root: Path, number: signal.Signals, is_poisoned: bool, code: int) -> None:
     """The loop has delivered what was due before it is told to stop, and leaves a clean store.
 
     It begins beside a message that cannot be delivered, and delivers what is stored later.
     """
-    root = make_store(tmp_path / "store")
     first = [poisoned("T", 2, 0)] if is_poisoned else []
     append(root, first + delayed("T", 1, 1, 29), sync=True)
     process = _loop(root)
@@ -213,9 +208,8 @@ def test_a_signal_ends_the_loop(tmp_path: Path, number: signal.Signals, is_poiso
 
 
 @pytest.mark.process
-def test_a_loop_whose_reader_is_gone_ends_with_an_error(tmp_path: Path) -> None:
+def test_a_loop_whose_reader_is_gone_ends_with_an_error(root: Path) -> None:
     """A supervisor starts it again. With exit code 0 the store would stay without its services."""
-    root = make_store(tmp_path / "store")
     append(root, delayed("T", 1, 1, 29), sync=True)
     process = _loop(root)
     assert process.stdout is not None
@@ -233,8 +227,7 @@ def test_a_loop_whose_reader_is_gone_ends_with_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("more", "code"), [(["--apply", "--once"], 5), ([], 0)])
-def test_only_a_preview_may_lose_its_reader(tmp_path: Path, more: list[str], code: int) -> None:
-    root = make_store(tmp_path / "store")
+def test_only_a_preview_may_lose_its_reader(root: Path, more: list[str], code: int) -> None:
     append(root, delayed("T", 1, 1, 29), sync=True)
     reader, writer = os.pipe()
     os.close(reader)

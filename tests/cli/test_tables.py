@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from rmq_spark.cli.cells import are_told_apart, short_file, short_id, zone_of
 from store_format.display.units import duration_text, size_text, unit_of
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 STORE, CLUSTER = "basic-5.5.0", "cluster-5.5.0"
 NOW = ("--now", "2026-11-22T04:00:00Z")
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 from store_format import MessageStore
 from store_format.views.trace import TRACE_COLUMNS
 from tests.support.cli_runs import Runner
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 
 def test_the_life_of_a_dead_letter(rmqlog: Runner, golden: Golden) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,7 @@ from rmq_spark.cli.cells import zone_of
 from rmq_spark.cli.typed_times import instant_text
 from tests.support import goldens
 from tests.support.cli_runs import Runner
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 STORE = "basic-5.5.0"
 ORDERS = sorted(
@@ -55,14 +52,13 @@ def _clock(moment_ms: int, zone: str) -> str:
 @pytest.mark.parametrize("by_option", [False, True])
 def test_a_group_moves_to_the_time_of_the_users_clock(
     rmqlog: Runner,
-    golden: Golden,
-    tmp_path: Path,
+    copy_of: Golden,
     machine_in: Callable[[str], None],
     zone: str,
     by_option: bool,
 ) -> None:
     """The machine's zone counts, and `--tz` before it, also where the output is no terminal."""
-    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    store = copy_of(STORE)
     machine_in("Pacific/Auckland" if by_option else zone)
     chosen = ("--tz", zone) if by_option else ()
     moment = ORDERS[40]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,18 +11,15 @@ import pytest
 from tests.support import damages, goldens
 from tests.support.cli_runs import Runner
 from tests.support.damages import Damaged
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.referee.made import BrokerStore
-from tests.support.staged import append, make_store, numbered
-
-Golden = Callable[[str], Path]
+from tests.support.staged import append, numbered
 
 
 @pytest.mark.parametrize(
     "name", ["basic-5.5.0", "cluster-5.5.0", "edge-5.5.0", "rocksdb-5.5.0", "crash-torn-5.5.0"]
 )
-def test_every_byte_is_accounted_for(
-    rmqlog: Runner, golden: Golden, name: str, unchanged: Callable[[Path], AbstractContextManager[None]]
-) -> None:
+def test_every_byte_is_accounted_for(rmqlog: Runner, golden: Golden, name: str, unchanged: Unchanged) -> None:
     with unchanged(golden(name)):
         done = rmqlog("verify", golden(name), "-o", "json")
     assert done.code == 0, done.out
@@ -63,7 +58,9 @@ def test_damage_is_named_and_counted(rmqlog: Runner, golden: Golden, tmp_path: P
     assert f"{row['storeSize']:,}  bytes damaged" in as_rows.err
 
 
-def test_it_ends_in_a_verdict_and_the_next_command(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+def test_it_ends_in_a_verdict_and_the_next_command(
+    rmqlog: Runner, golden: Golden, copy_of: Golden, tmp_path: Path
+) -> None:
     store = golden("crash-torn-5.5.0")
     said = (
         "sound after a crash: 353 messages readable, 1 message lost with the crash; a broker start will "
@@ -84,7 +81,7 @@ def test_it_ends_in_a_verdict_and_the_next_command(rmqlog: Runner, golden: Golde
     assert "next: " not in cluster
     # What it says to type works, and writes nothing.
     assert rmqlog(*next_command.split()[1:]).code == 0
-    damaged = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    damaged = copy_of("basic-5.5.0")
     with (damaged / "commitlog" / "00000000000000262144").open("r+b") as file:
         file.seek(39043)
         file.write(b"X")
@@ -133,9 +130,8 @@ def test_a_salvaged_copy_is_not_put_into_the_directory_of_a_cluster(rmqlog: Runn
 
 
 @pytest.mark.parametrize("name", ["commitlog/00000000000000000099", "consumequeue/T/0/00000000000000000013"])
-def test_the_next_command_about_an_empty_file_helps(rmqlog: Runner, tmp_path: Path, name: str) -> None:
+def test_the_next_command_about_an_empty_file_helps(rmqlog: Runner, root: Path, name: str) -> None:
     """A recovery refuses the file in the commitlog, and replaces the queue with the other one."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 90, queues=1))
     (root / name).touch()
     document = json.loads(rmqlog("verify", root, "-o", "json").out)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,11 @@ from rmq_spark.cli.main import main
 from store_format import MessageStore
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.halves import half_store, states, visible
 from tests.support.reads import flip
 from tests.support.writes import held
 
-Golden = Callable[[str], Path]
 NOW_MS = 1_900_000_000_000
 NOW = ("--now", NOW_MS)
 
@@ -135,7 +133,7 @@ def test_half_messages_by_state(rmqlog: Runner, golden: Golden) -> None:
 
 
 def test_half_messages_are_decided_with_apply_only(
-    rmqlog: Runner, tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
+    rmqlog: Runner, tmp_path: Path, unchanged: Unchanged
 ) -> None:
     root = half_store(tmp_path / "store", ["A", "B", "C"])
     command = ("half", root, "--commit", "A", "--rollback", "B")

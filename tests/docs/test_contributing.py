@@ -295,7 +295,7 @@ from pathlib import Path
 from store_format.store import MessageStore
 
 
-def test_each_file_has_a_row(golden: Callable[[str], Path]) -> None:
+def test_each_file_has_a_row(golden: Golden) -> None:
     root = golden("basic-5.5.0")
     rows = MessageStore.open(str(root)).view("logFiles").to_pylist()
     assert [row["path"] for row in rows] == sorted(map(str, (root / "commitlog").iterdir()))

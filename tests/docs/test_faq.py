@@ -23,6 +23,7 @@ from store_format import MessageStore, errors
 from store_format.errors import StoreError
 from store_format.files.lock import StoreLock
 from tests.support.doc_pages import ROOT, read_page
+from tests.support.fixtures import Golden
 
 OURS, OTHERS = (
     part for part in re.split(r"^## Messages of .*$", read_page("faq.md"), flags=re.MULTILINE)[1:]
@@ -175,8 +176,8 @@ RAISED: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("words", RAISED)
-def test_it_is_raised_as_it_is_quoted(words: str, golden: Callable[[str], Path], tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden(STORE), tmp_path / STORE))
+def test_it_is_raised_as_it_is_quoted(words: str, copy_of: Golden) -> None:
+    root = copy_of(STORE)
     with pytest.raises(StoreError) as raised:
         RAISED[words](root)
     (quote,) = (quote for quote in MESSAGES if words.split(" … ")[0] in quote)

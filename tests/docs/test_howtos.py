@@ -20,6 +20,7 @@ from tests.support.doc_pages import (
     is_as_shown,
     read_page,
 )
+from tests.support.fixtures import Golden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ IN_PROOFS = "deploy.md"
     ],
 )
 def test_the_page_runs(
-    name: str, golden: Callable[[str], Path], lazy_spark: Callable[[], SparkSession], tmp_path: Path
+    name: str, golden: Golden, lazy_spark: Callable[[], SparkSession], tmp_path: Path
 ) -> None:
     session = Session(tmp_path, golden, lazy_spark)
     for block in blocks(read_page(name)):

@@ -19,6 +19,7 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import places
 from tests.support import live_writer
 from tests.support.doc_pages import Block, Session, blocks, is_as_shown, read_page
+from tests.support.fixtures import Golden
 from tests.support.object_server import ObjectServer
 from tests.support.staged import append, make_store, numbered
 
@@ -34,7 +35,7 @@ def _needs(program: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def session(tmp_path: Path, golden: Callable[[str], Path]) -> Session:
+def session(tmp_path: Path, golden: Golden) -> Session:
     def no_spark() -> None:
         raise AssertionError("the page starts no Spark")
 

@@ -14,6 +14,7 @@ from tests.interop.maven import class_path
 from tests.interop.once import made_once
 from tests.interop.pop_runs import PopRuns, leave_pops
 from tests.interop.services_runs import Runs, make
+from tests.support.fixtures import Golden
 
 _HERE = Path(__file__).parent
 
@@ -63,7 +64,7 @@ def pop_runs(rocketmq: Callable[[str], RocketMQ], shared_directory: Path) -> Pop
 
 
 @pytest.fixture(scope="session")
-def copy_of(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def copy_of(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """`copy_of("basic-5.5.0")`: a new copy of that golden store, for a broker to write to."""
 
     def copy(name: str) -> Path:

@@ -15,6 +15,7 @@ from store_format.metadata.read import Checkpoint
 from store_format.opened.store import Opened
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered
 
 Harm = Callable[[Path], object]
@@ -52,7 +53,7 @@ def _moved_out(name: str) -> Harm:
 )
 def test_what_a_broker_has_after_its_start(
     rocketmq: Callable[[str], RocketMQ],
-    copy_of: Callable[[str], Path],
+    copy_of: Golden,
     harm: Harm,
     store: str,
     lost: int | None,
@@ -67,7 +68,7 @@ def test_what_a_broker_has_after_its_start(
 
 
 def test_after_a_write_of_ours_a_broker_has_the_lost_queue_too(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden
 ) -> None:
     root = copy_of("basic-5.5.0")
     before = _messages(root)

@@ -22,6 +22,7 @@ from tests.interop.programs import Program
 from tests.rmq_spark.consume.sql92.test_sql92 import CORNERS, VECTORS, messages, outcome, trees
 from tests.support import goldens
 from tests.support import oracle_sql92 as oracle
+from tests.support.fixtures import Golden
 from tests.support.rows import table_rows
 
 CONDITIONS = [
@@ -131,7 +132,7 @@ def test_any_words_at_all(module: Program) -> None:
     [("basic-5.5.0", "5.5.0"), pytest.param("basic-4.9.7", "4.9.7", marks=pytest.mark.whole)],
 )
 def test_a_broker_delivers_what_a_read_gives(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], store: str, version: str
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden, store: str, version: str
 ) -> None:
     root = copy_of(store)
     conditions = CONDITIONS + NONE_MATCHES + (NEW_CONDITIONS if version != "4.9.7" else [])

@@ -20,6 +20,7 @@ from tests.interop.once import made_once
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, by_place, data_files, ours
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 VERSIONS = {"basic-5.5.0": "5.5.0", "basic-4.9.7": "4.9.7"}
 USER_TOPICS = ("Audit", "Metrics", "Orders")
@@ -64,7 +65,7 @@ class Session:
 def session(
     request: pytest.FixtureRequest,
     rocketmq: Callable[[str], RocketMQ],
-    copy_of: Callable[[str], Path],
+    copy_of: Golden,
     shared_directory: Path,
 ) -> Session:
     name = request.param
@@ -256,7 +257,7 @@ def _ends(lines: list[Line]) -> dict[tuple[str, int], tuple[int, int]]:
 
 @pytest.mark.parametrize("name", [pytest.param("crash-5.5.0", marks=pytest.mark.whole), "crash-torn-5.5.0"])
 def test_we_read_of_a_crashed_store_what_the_broker_serves_after_its_recovery(
-    name: str, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+    name: str, rocketmq: Callable[[str], RocketMQ], copy_of: Golden
 ) -> None:
     store = copy_of(name)
     assert MessageStore.open(str(store)).state is StoreState.CRASHED
@@ -274,7 +275,7 @@ def test_we_read_of_a_crashed_store_what_the_broker_serves_after_its_recovery(
 
 
 def test_recovery_of_a_crashed_store_is_seen_in_its_files(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden
 ) -> None:
     """The comparison of files that shows "nothing changed" elsewhere does see what the golden's own recovery
     did.
@@ -293,7 +294,7 @@ def test_recovery_of_a_crashed_store_is_seen_in_its_files(
 
 
 def test_a_broker_cuts_behind_damage_and_what_it_has_cut_stays_hidden(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden
 ) -> None:
     """A broker loses what we read behind the damage. Killed after a few messages, it leaves the rest of that
     behind its new end.

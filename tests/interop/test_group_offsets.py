@@ -20,6 +20,7 @@ from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.versions import NEW, OLD
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +30,7 @@ TOPIC = "Orders"
 
 @pytest.mark.parametrize("version", OLD)
 def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden, version: str
 ) -> None:
     path = copy_of(f"basic-{version}")
     store = MessageStore.open(str(path))
@@ -69,7 +70,7 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
 def test_a_query_and_a_java_consumer_of_one_group(
     spark: SparkSession,
     rocketmq: Callable[[str], RocketMQ],
-    copy_of: Callable[[str], Path],
+    copy_of: Golden,
     tmp_path: Path,
     version: str,
 ) -> None:
@@ -96,7 +97,7 @@ def test_a_query_and_a_java_consumer_of_one_group(
 def test_offsets_that_were_set_back_on_a_broker_count_for_the_next_query(
     spark: SparkSession,
     rocketmq: Callable[[str], RocketMQ],
-    copy_of: Callable[[str], Path],
+    copy_of: Golden,
     tmp_path: Path,
     version: str,
 ) -> None:
@@ -155,7 +156,7 @@ def _places(lines: list[Line]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("version", NEW)
 def test_a_broker_takes_over_what_the_tools_have_set(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden, version: str
 ) -> None:
     path = copy_of(f"basic-{version}")
     store = MessageStore.open(str(path))
@@ -184,7 +185,7 @@ def test_a_broker_takes_over_what_the_tools_have_set(
 
 @pytest.mark.parametrize("version", OLD)
 def test_a_broadcasting_clients_file(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden, version: str
 ) -> None:
     path = copy_of(f"basic-{version}")
     file = path / "client" / "offsets.json"

@@ -18,6 +18,7 @@ from tests.interop.harness import RocketMQ
 from tests.interop.same import HALF, OP
 from tests.interop.workload import now_ms, until
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.halves import checker_offsets, states, visible
 
 _SETTINGS = {
@@ -28,7 +29,7 @@ _SETTINGS = {
 
 
 def test_a_broker_does_not_ask_about_what_we_decided(
-    rocketmq: Callable[[str], RocketMQ], golden: Callable[[str], Path], tmp_path: Path
+    rocketmq: Callable[[str], RocketMQ], golden: Golden, tmp_path: Path
 ) -> None:
     """By name and by a check; then as if we had been killed before we wrote the checker's offsets."""
     java, root = rocketmq("5.5.0"), Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))

@@ -5,7 +5,7 @@ Only `make proofs` runs this file: Hadoop is 93 MB to download.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from store_format.files.read import places
 from store_format.views.registry import VIEWS
 from tests.interop.hdfs_cluster import hdfs_cluster
 from tests.support.cli_runs import Runner
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
 pytestmark = pytest.mark.whole
@@ -55,7 +56,7 @@ def _without_expiry(view: pa.Table) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def hdfs(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+def hdfs(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
     local = golden("basic-5.5.0")
     copies = {f"/backup/{name}": local for name in ("basic", "changed", "denied")}
     with hdfs_cluster(tmp_path_factory.mktemp("hdfs") / "cluster", copies) as place:
@@ -239,7 +240,7 @@ def test_a_missing_permission_is_an_error(hdfs: Hdfs, name: str, monkeypatch: py
         places().reach(url, Access())
 
 
-def test_a_name_node_that_stops_is_an_error(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_name_node_that_stops_is_an_error(golden: Golden, tmp_path: Path) -> None:
     with hdfs_cluster(tmp_path / "cluster", {"/basic": golden("basic-5.5.0")}) as place:
         url = f"{place}/basic"
         places().reach(url, Access(request_timeout_ms=60_000))

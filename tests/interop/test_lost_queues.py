@@ -23,6 +23,7 @@ from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, data_files, ours
 from tests.interop.versions import OLD
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered, settings_from, stage
 
 NEW = 50
@@ -83,7 +84,7 @@ def test_a_broker_that_never_got_a_message_is_no_lost_commitlog(
 
 
 def test_a_queue_that_only_a_group_knows_goes_on_at_its_offset(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden
 ) -> None:
     """Its messages were cut off with the log's end, and its files are lost. The group gets all new messages,
     and the broker goes on behind them.

@@ -17,6 +17,7 @@ from tests.interop.programs import Line
 from tests.interop.rows import as_client, ours
 from tests.interop.versions import OLD
 from tests.support.doc_pages import Session, blocks, read_page
+from tests.support.fixtures import Golden
 
 _TOPIC = "Live"
 # Small files: the log and the queues roll over during a round.
@@ -34,7 +35,7 @@ _SECONDS_MAX = 90
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
 @pytest.mark.parametrize("version", OLD)
 def test_copies_of_a_running_broker(
-    rocketmq: Callable[[str], RocketMQ], golden: Callable[[str], Path], tmp_path: Path, version: str
+    rocketmq: Callable[[str], RocketMQ], golden: Golden, tmp_path: Path, version: str
 ) -> None:
     store, mirror, java = tmp_path / "store", tmp_path / "mirror", rocketmq(version)
     round_of, *_ = blocks(read_page("howto-mirror.md"))

@@ -18,6 +18,7 @@ from store_format.index.file import open_index_files
 from store_format.layouts import INDEX_UNIT
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 _MESSAGES, _BODY, _LOG_FILE_SIZE = 5_000, 400, 1 << 20
 _WHOLE_MESSAGES, _WHOLE_BODY = 1_048_576, 815  # message records of 1 KiB: 1 GiB of log
@@ -81,7 +82,7 @@ def test_a_rebuilt_store_equals_the_broker_s(
 
 
 def test_a_broker_serves_all_that_was_salvaged(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], tmp_path: Path
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden, tmp_path: Path
 ) -> None:
     """The copy of a store with two damaged places: the broker ends its log where the last message ends."""
     name, new = "crash-5.5.0", tmp_path / "new"

@@ -24,6 +24,7 @@ from tests.support.damages import (
     cut_last_file_within_the_last_properties,
     cut_middle_file_within_its_last_properties,
 )
+from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered, settings_from
 
 _NAME = "crash-5.5.0"
@@ -36,9 +37,7 @@ def _followed(follower: StoreFollower, topics: set[str]) -> int:
     return sum(queue.max_offset for queue in follower.queues.values() if queue.topic in topics)
 
 
-def test_what_a_recovery_cut_stays_hidden(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
-) -> None:
+def test_what_a_recovery_cut_stays_hidden(rocketmq: Callable[[str], RocketMQ], copy_of: Golden) -> None:
     store, config, java = copy_of(_NAME), goldens.config(_NAME), rocketmq("5.5.0")
     rows = sorted(goldens.expected_rows(_NAME), key=lambda row: int(row["physicalOffset"]))
     topics = {row["topic"] for row in rows}
@@ -92,7 +91,7 @@ def test_what_a_recovery_cut_stays_hidden(
 )
 def test_a_broker_starts_with_a_recovered_store_whose_commitlog_file_was_short(
     rocketmq: Callable[[str], RocketMQ],
-    copy_of: Callable[[str], Path],
+    copy_of: Golden,
     tmp_path: Path,
     name: str,
     damage: Callable[[Damaged], None],

@@ -19,12 +19,13 @@ from tests.interop.harness import RocketMQ
 from tests.interop.referee import Referee, body_of
 from tests.interop.versions import NEW
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
 
 @pytest.mark.parametrize("version", NEW)
 def test_a_golden_store_is_served_as_it_was(
-    version: str, rocketmq: Callable[[str], RocketMQ], golden: Callable[[str], Path], tmp_path: Path
+    version: str, rocketmq: Callable[[str], RocketMQ], golden: Golden, tmp_path: Path
 ) -> None:
     name = f"basic-{version}"
     rocketmq(version)

@@ -27,6 +27,7 @@ from store_format.files.read import disk_space
 from store_format.metadata.read import BrokerConf
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
 _ROUNDS = 2
@@ -89,7 +90,7 @@ def _disk_cases(directory: Path) -> dict[str, Case]:
 
 @pytest.mark.parametrize("version", _BOTH)
 def test_the_same_files_survive(
-    rocketmq: Callable[[str], RocketMQ], golden: Callable[[str], Path], tmp_path: Path, version: str
+    rocketmq: Callable[[str], RocketMQ], golden: Golden, tmp_path: Path, version: str
 ) -> None:
     written, now = _many_files(tmp_path / "written"), time.time()
     theirs: dict[Path, dict[str, str]] = {}

@@ -17,6 +17,7 @@ from tests.interop.harness import RocketMQ
 from tests.interop.same import OP, TIMER, Copy, differences
 from tests.interop.workload import now_ms, until
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.halves import states
 from tests.support.staged import messages_of
 
@@ -32,9 +33,7 @@ _QUIET_SECONDS = 5
 
 
 @pytest.mark.whole
-def test_both_write_the_same(
-    rocketmq: Callable[[str], RocketMQ], golden: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_both_write_the_same(rocketmq: Callable[[str], RocketMQ], golden: Golden, tmp_path: Path) -> None:
     java, name = rocketmq("5.5.0"), "delay-tx-5.5.0"
     told = goldens.config(name) | _SETTINGS
     stores = {side: tmp_path / side for side in ("broker", "ours")}

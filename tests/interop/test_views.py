@@ -16,6 +16,7 @@ from store_format.store import MessageStore
 from tests.interop.harness import Client, RocketMQ
 from tests.interop.programs import Line
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 VERSIONS = {"basic-5.5.0": "5.5.0", "retry-dlq-5.5.0": "5.5.0", "basic-4.9.7": "4.9.7"}
 _STILL_TIMEOUT_S = 120
@@ -35,9 +36,7 @@ class Session:
 
 
 @pytest.fixture(scope="module", params=sorted(VERSIONS))
-def session(
-    request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
-) -> Session:
+def session(request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], copy_of: Golden) -> Session:
     name = request.param
     store = copy_of(name)
     java = rocketmq(VERSIONS[name])

@@ -16,12 +16,13 @@ from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, ours
 from tests.interop.versions import OLD
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, messages_of, numbered
 from tests.support.writes import numbered_rows, target_of, write
 
 
 def test_nothing_is_truncated_by_a_broker_that_verifies_the_crc_property(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden
 ) -> None:
     name = "propcrc-5.5.0"
     java, store, config = rocketmq("5.5.0"), copy_of(name), goldens.config(name)

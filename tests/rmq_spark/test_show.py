@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,10 +10,9 @@ import pytest
 from rmq_spark import show
 from store_format import MessageStore
 from store_format.display.text import shown
+from tests.support.fixtures import Golden
 from tests.support.hostile_store import HOSTILE_ID, HOSTILE_TOPIC, write_hostile_store
 from tests.support.html_check import read_page
-
-Golden = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")

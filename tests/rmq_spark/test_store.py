@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from rmq_spark.store import LogCluster, LogStore
 from store_format import MessageStore
 from store_format.errors import OptionError, StoreNotFoundError
 from store_format.names import is_system_topic
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 COLUMNS = ["topic", "queueId", "queueOffset", "storeTimestampMs"]
 
 
@@ -138,8 +137,8 @@ def test_find_takes_the_words_of_messages(store: LogStore) -> None:
         bare.find(since="-2h")  # type: ignore[arg-type] # wrong on purpose
 
 
-def test_a_store_with_its_commitlog_elsewhere(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_a_store_with_its_commitlog_elsewhere(copy_of: Golden, tmp_path: Path) -> None:
+    root = copy_of("basic-5.5.0")
     log = tmp_path / "disk2"
     (root / "commitlog").rename(log)
     opened = rmq_spark.open(str(root), commit_log_paths=[str(log)])

@@ -6,8 +6,6 @@ Which rows a read gives is tested without Spark, in tests/rmq_spark/plan.
 from __future__ import annotations
 
 import base64
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
 from tests.support.conformance import NAMES, differences, expected, rows_of
+from tests.support.fixtures import Golden
 from tests.support.reads import PLACE, copy_of, flip, told, told_places
 from tests.support.spark.frames import places, read
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 STORE = "basic-5.5.0"
 FIRST_FILE = 262144
 BODY = 88  # of a unit with IPv4 hosts: its body begins there
-
-Golden = Callable[[str], Path]
 
 
 # tests/test_conformance.py reads every store without Spark, and tests/sparks with each Spark.
@@ -39,9 +36,9 @@ def test_every_row_and_column(spark: SparkSession, golden: Golden, store: str, s
 
 
 def test_columns_options_and_paths_as_spark_passes_them_on(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    spark: SparkSession, copy_of: Golden, tmp_path: Path
 ) -> None:
-    root = Path(shutil.copytree(golden(STORE), tmp_path / "a store #1 of 100%"))
+    root = copy_of(STORE)
     assert read(spark, root).schema.simpleString() == (
         "struct<topic:string,flag:int,body:binary,properties:map<string,string>,brokerName:string,queueId:int,queueOffset:bigint,"
         "bornTimestamp:timestamp,storeTimestamp:timestamp,tags:string,keys:array<string>,msgId:string>"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.fixtures import Golden
 from tests.support.reads import told
 from tests.support.spark.processes import ROOT, run
 
@@ -135,13 +135,13 @@ def bare_python(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.whole  # test_connect.py reads so too, and the brief cells on the oldest Spark
-def test_spark_finds_the_format_by_itself(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_spark_finds_the_format_by_itself(golden: Golden, tmp_path: Path) -> None:
     """Through `pyspark_rmqlog`, with neither `register` nor an import."""
     assert run(AUTOMATIC, str(golden(STORE)), directory=tmp_path).splitlines()[-1] == expected()
 
 
 def test_the_code_travels_where_it_is_not_installed(
-    golden: Callable[[str], Path], tmp_path: Path, bare_python: tuple[Path, Path]
+    golden: Golden, tmp_path: Path, bare_python: tuple[Path, Path]
 ) -> None:
     python, site = bare_python
     printed = run(

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from benchmarks.fill import Filling, fill
 from tests.support import goldens
 from tests.support.doc_pages import ROOT, blocks, is_as_shown, read_page
+from tests.support.fixtures import Golden
 from tests.support.permissions import NOBODY
 from tests.support.spark.cluster import Cluster, started
 from tests.support.spark.cluster_job import rows_of, sums_of
@@ -69,7 +70,7 @@ def archived(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def orders(spark: SparkSession, golden: Callable[[str], Path]) -> list[str]:
+def orders(spark: SparkSession, golden: Golden) -> list[str]:
     """The rows of the topic Orders, read from a disk."""
     return rows_of(spark.read.format("rmqlog").option("subscribe", "Orders").load(str(golden(_STORE))))
 
@@ -95,7 +96,7 @@ def test_by_value(cluster: Cluster, libraries: Path, orders: list[str], tmp_path
 @pytest.mark.parametrize("way", ["value", "installed", "archive", "zip"])
 def test_every_way(
     way: str, cluster: Cluster, libraries: Path, orders: list[str], tmp_path: Path,
-    spark: SparkSession, golden: Callable[[str], Path], request: pytest.FixtureRequest,
+    spark: SparkSession, golden: Golden, request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     """Batch, stream of a group, write to a shared path, and an executor that is killed in the middle."""
     python: Path | str = libraries

@@ -7,11 +7,11 @@ A classic session lives in this process, so the Connect session lives in another
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.fixtures import Golden
 from tests.support.reads import told, told_places
 from tests.support.spark.processes import run
 
@@ -69,7 +69,7 @@ spark.stop()
 
 
 @pytest.mark.slow
-def test_a_connect_session(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_connect_session(golden: Golden, tmp_path: Path) -> None:
     seen = json.loads(run(SCRIPT, str(golden(STORE)), directory=tmp_path).splitlines()[-1])
     rows = told(STORE, lambda row: row["topic"] == "Orders")
     assert seen["session"].startswith("pyspark.sql.connect")

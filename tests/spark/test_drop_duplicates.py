@@ -36,8 +36,7 @@ def store_at(root: Path, at_ms: int, *messages: tuple[int, str, str | None]) -> 
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = make_store(tmp_path / "store")
+def root(root: Path) -> Path:
     base = 1_700_000_100_000
     store_at(root, base, (0, "A", "order-1"), (1, "B", "order-2"), (2, "C", None))
     store_at(root, base + SECOND, (3, "A", "order-1"), (2, "D", None), (0, "E", "order-2"))

@@ -4,7 +4,6 @@ driver, without a Python traceback.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
 from tests.rmq_spark.plan.test_sentences import OPTIONS
+from tests.support.fixtures import Golden
 from tests.support.reads import copy_of
 from tests.support.spark.frames import read
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 STORE = "basic-5.5.0"
 _TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
-
-Golden = Callable[[str], Path]
 
 
 def test_an_error_on_the_driver_is_one_line(spark: SparkSession, golden: Golden) -> None:

@@ -4,8 +4,6 @@ stores afterwards. The rules are tested without Spark, in tests/rmq_spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +13,15 @@ import pytest
 from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.offset_store import StoreOffsets
 from tests.rmq_spark.stream.test_positions import expected
+from tests.support.fixtures import Unchanged
 from tests.support.ownership import read_events
 from tests.support.reads import Place
 from tests.support.spark.frames import places, read
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Unchanged = Callable[[Path], AbstractContextManager[None]]
 
 _TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 
@@ -83,9 +81,8 @@ class Group:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topic T, four queues of 5 messages."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     return root
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from rmq_spark.consume.lag import lag_from_progress
 from store_format import MessageStore
 from store_format.display.columns import schema_of
 from store_format.views.lag import LAG_COLUMNS
+from tests.support.fixtures import Golden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ _TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 
 
 def test_progress_tells_how_far_behind_a_stream_is(
-    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+    spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
     root = golden("basic-5.5.0")
     ends = {

@@ -18,14 +18,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, GreaterThan, InputPartition, LessThan
 
 from rmq_spark.spark.batch_reader import RmqLogReader
+from tests.support.fixtures import Golden
 from tests.support.reads import PLACE
 from tests.support.spark.frames import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-Golden = Callable[[str], Path]
 
 
 def numbers_source(

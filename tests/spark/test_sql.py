@@ -5,7 +5,6 @@ written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
 from store_format import MessageStore
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.reads import PLACE, copy_of, told
 from tests.support.spark.frames import read
 from tests.support.writes import SMALL, numbered_rows, write
@@ -25,8 +25,6 @@ STORE = "basic-5.5.0"
 COLUMN_LIST = (
     "CREATE TABLE t (topic STRING, queueId INT, queueOffset BIGINT) USING rmqlog OPTIONS (path '{}')"
 )
-
-Golden = Callable[[str], Path]
 
 
 @pytest.fixture
@@ -145,9 +143,7 @@ def test_a_table_with_a_misspelt_option(sql: Sql, golden: Golden) -> None:
     assert "unknown option 'subscribes'; did you mean subscribe?" in message
 
 
-def test_nothing_is_written(
-    sql: Sql, golden: Golden, tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
-) -> None:
+def test_nothing_is_written(sql: Sql, golden: Golden, tmp_path: Path, unchanged: Unchanged) -> None:
     """Spark passes a table's options to reads only: whatever is asked of it, its store stays as it is."""
     root = copy_of(golden, "basic-4.9.7", tmp_path)
     with unchanged(root):

@@ -13,7 +13,7 @@ import pytest
 from tests.rmq_spark.stream.test_positions import expected
 from tests.support.reads import Place
 from tests.support.spark.frames import places
-from tests.support.staged import append, deleted_topic, make_store, numbered, update_topic
+from tests.support.staged import append, deleted_topic, numbered, update_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,9 +22,8 @@ _TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topic T, four queues of 5 messages."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     return root
 

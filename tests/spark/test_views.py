@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from store_format import MessageStore
 from tests.rmq_spark.spark.test_view_reader import without_ages
+from tests.support.fixtures import Golden
 from tests.support.spark.frames import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TIMEOUT_S = 60  # a query that hangs fails its test; it takes a few seconds
-
-Golden = Callable[[str], Path]
 
 
 # Between them they have every type of column; tests/rmq_spark/spark/test_view_reader.py has all views.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.metadata.read import read_topics
 from store_format.opened.store import Opened
+from tests.support.fixtures import Golden
 from tests.support.staged import make_store
 from tests.support.writes import bodies
 
@@ -31,7 +31,7 @@ def _rows(frame: DataFrame) -> Counter[str]:
 
 
 def test_what_was_read_can_be_written_and_read_again(
-    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+    spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
     source = _read(spark, golden("basic-5.5.0"), *CONTENT, "properties", "queueOffset")
     source.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))

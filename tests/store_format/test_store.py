@@ -7,8 +7,6 @@ import pydoc
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +24,7 @@ from store_format.errors import (
 )
 from store_format.files.lock import lock_holder
 from tests.support import oracle
+from tests.support.fixtures import Unchanged
 from tests.support.rows import ALL, BROKER, table_rows
 from tests.support.small_store import SmallStore, write_small_store
 
@@ -91,9 +90,7 @@ def test_a_log_in_several_directories(small: SmallStore) -> None:
     } == small.rows
 
 
-def test_reading_changes_nothing(
-    small: SmallStore, unchanged: Callable[[Path], AbstractContextManager[None]]
-) -> None:
+def test_reading_changes_nothing(small: SmallStore, unchanged: Unchanged) -> None:
     with unchanged(small.root):
         store = opened(small)
         for queue in store.queues():

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmq_spark.cli.main import Remarks, main
+from tests.support.fixtures import Golden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +98,7 @@ class Session:
     """
 
     directory: Path
-    golden: Callable[[str], Path]
+    golden: Golden
     spark: Callable[[], SparkSession]
     names: dict[str, Any] = field(default_factory=dict)  # Any: whatever the page's Python makes
     root: str = "/data/"  # the directory of the page's stores, which stands for `directory`

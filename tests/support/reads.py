@@ -21,6 +21,7 @@ from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 Place = tuple[str, int, int]  # topic, queue id, queue offset
 PLACE = "topic,queueId,queueOffset"
@@ -84,7 +85,7 @@ def told_places(rows: Iterable[Row]) -> list[Place]:
     return sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in rows)
 
 
-def copy_of(golden: Callable[[str], Path], store: str, directory: Path) -> Path:
+def copy_of(golden: Golden, store: str, directory: Path) -> Path:
     """A copy of a golden store that a test may change, under the store's own name."""
     return Path(shutil.copytree(golden(store), directory / store))
 

@@ -17,6 +17,7 @@ import pytest
 
 from rmq_spark import demo
 from tests.support.doc_pages import Block
+from tests.support.fixtures import Golden
 from tests.support.journeys import (
     DIRECTORY,
     FreshSession,
@@ -108,7 +109,7 @@ def damage(store: Path) -> None:
 def test_the_person_succeeds(
     name: str,
     shop: Path,
-    golden: Callable[[str], Path],
+    golden: Golden,
     lazy_spark: Callable[[], SparkSession],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -131,7 +132,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, float]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_person_succeeds_within_ten_minutes_in_a_new_environment(
-    name: str, fresh: tuple[Path, Path, float], golden: Callable[[str], Path], tmp_path: Path
+    name: str, fresh: tuple[Path, Path, float], golden: Golden, tmp_path: Path
 ) -> None:
     """Everything is typed in an environment that the README's lines made, with packages from the registry."""
     shop, programs, seconds = fresh

@@ -25,11 +25,11 @@ from store_format.display.units import size_text
 from store_format.errors import OptionError
 from store_format.names import is_system_topic
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.small_store import write_small_store
 
 STORES = ("basic-5.5.0", "retry-dlq-5.5.0", "cleaned-5.5.0", "pop-5.5.0")
 NOW_MS = 1_795_300_000_000
-Golden = Callable[[str], Path]
 
 
 def _messages(store: MessageStore) -> Iterator[pa.RecordBatch]:

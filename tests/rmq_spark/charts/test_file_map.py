@@ -5,9 +5,7 @@ bounded.
 from __future__ import annotations
 
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,10 @@ from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
+from tests.support.fixtures import Golden
 from tests.support.hostile_store import damage_files, write_hostile_store
 from tests.support.oracle import Message
 from tests.support.small_store import FILE_SIZE, SmallStore, write_small_store
-
-Golden = Callable[[str], Path]
 
 ALL = 1 << 40
 
@@ -102,8 +99,8 @@ def test_one_damaged_byte_is_seen(store: SmallStore) -> None:
     assert any(numbers.endswith(f", {size_text(size)} damaged") for numbers in _numbers(drawn))
 
 
-def test_a_missing_file_is_drawn(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_a_missing_file_is_drawn(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     (root / "commitlog" / "00000000000000262144").unlink()
     assert [parts.is_missing for parts in _read(root).files] == [False, True, False, False]
     drawn = _map(root)
@@ -209,8 +206,8 @@ def test_hostile_names_cannot_leave_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_damaged_bytes_never_raise(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_damaged_bytes_never_raise(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     chance = random.Random(7)
     files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
     drawn = 0

@@ -5,7 +5,6 @@ apart from 0.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,11 +28,12 @@ from store_format.display.columns import batch_of, schema_of
 from store_format.errors import OptionError
 from store_format.views.lag import LAG_COLUMNS, lag_table
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 NOW = 1_800_000_000_000
 
 
-def test_the_brokers_own_offsets(golden: Callable[[str], Path]) -> None:
+def test_the_brokers_own_offsets(golden: Golden) -> None:
     store = MessageStore.open(str(golden("basic-5.5.0")))
     found = group_lag([store], "CG_some", now_ms=NOW)
     assert found.equals(lag_table(store, "CG_some", now_ms=NOW))
@@ -52,9 +52,7 @@ def test_the_brokers_own_offsets(golden: Callable[[str], Path]) -> None:
         assert row["lagMs"] == NOW - messages[0]["storeTimestampMs"]
 
 
-def test_a_group_whose_offsets_are_local_and_on_a_cluster(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_group_whose_offsets_are_local_and_on_a_cluster(golden: Golden, tmp_path: Path) -> None:
     roots = [Path(root) for root, _ in goldens.brokers("cluster-5.5.0", golden("cluster-5.5.0")).values()]
     stores = [MessageStore.open(str(root)) for root in roots]
     offsets = LocalOffsets(str(tmp_path / "offsets.json"))

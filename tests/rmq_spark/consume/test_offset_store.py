@@ -5,12 +5,11 @@ moment.
 from __future__ import annotations
 
 import logging
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ from store_format.metadata.read import read_local_offsets
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.failing_offsets import NEW_OFFSET, kill_at_each_change
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.fork_server import ForkServer
 
 T0 = MessageQueue("T", "b", 0)
@@ -70,9 +70,7 @@ def _broker(root: str, how: str = "lock") -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["basic-5.5.0", "basic-4.9.7"])
-def test_what_a_java_consumer_left(
-    golden: Callable[[str], Path], unchanged: Callable[[Path], AbstractContextManager[None]], name: str
-) -> None:
+def test_what_a_java_consumer_left(golden: Golden, unchanged: Unchanged, name: str) -> None:
     root = golden(name)
     expected = goldens.expected(name)["consumerOffset"]["offsetTable"]
     with unchanged(root):
@@ -87,8 +85,8 @@ def test_what_a_java_consumer_left(
     assert StoreOffsets("nobody", {"broker-a": str(root)}).read() == {}
 
 
-def test_saving_keeps_what_others_have(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    root = str(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_saving_keeps_what_others_have(copy_of: Golden) -> None:
+    root = str(copy_of("basic-5.5.0"))
     before = Path(root, "config", "consumerOffset.json").read_bytes()
     store = StoreOffsets("CG_some", {"broker-a": root}, clock_ms=lambda: 1_800_000_000_000)
     was = store.read()
@@ -223,9 +221,7 @@ def test_broken_in_both_files_is_an_error_with_the_file(tmp_path: Path) -> None:
         assert caught.value.file == f"{root}/config/consumerOffset.json"
 
 
-def test_offsets_in_rocksdb(
-    golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_offsets_in_rocksdb(golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     roots = {"broker-a": str(golden("rocksdb-5.5.0"))}
     store = StoreOffsets("g", roots)
     for call in (store.read, store.check):

@@ -7,8 +7,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,6 +31,7 @@ from store_format.display.columns import schema_of
 from store_format.errors import OptionError, StoreInUseError
 from store_format.metadata.group_offsets import read_group_offsets
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.ownership import read_events
 from tests.support.writes import held
 
@@ -40,8 +39,8 @@ GROUP = "CG_some"
 
 
 @pytest.fixture
-def store(golden: Callable[[str], Path], tmp_path: Path) -> MessageStore:
-    return MessageStore.open(str(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store")))
+def store(copy_of: Golden) -> MessageStore:
+    return MessageStore.open(str(copy_of("basic-5.5.0")))
 
 
 @pytest.fixture

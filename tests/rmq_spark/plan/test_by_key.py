@@ -15,9 +15,8 @@ from rmq_spark.plan.batch import narrowed
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import CorruptStoreError
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.reads import PLACE, Place, copy_of, flip, read, told, told_places
-
-Golden = Callable[[str], Path]
 
 
 def _read(root: Path, **options: str) -> tuple[list[Place], int]:

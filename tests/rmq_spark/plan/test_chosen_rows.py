@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fixtures import Golden
 from tests.support.reads import PLACE, Row, copy_of, read, told, told_places
 
 STORE = "basic-5.5.0"
 PLAIN = ("Audit", "Metrics", "Orders")
 
-Golden = Callable[[str], Path]
 
 # ---- topics and queues -------------------------------------------------------------------------------------
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.rmq_spark.stream.test_positions import Stream
 from tests.support import goldens, oracle_sql92
+from tests.support.fixtures import Golden
 from tests.support.oracle_sql92 import Tree
 from tests.support.reads import PLACE, Row, read, told, told_places
 
 STORE = "basic-5.5.0"
-
-Golden = Callable[[str], Path]
 
 
 def compare(symbol: str, name: str, literal: str) -> Tree:

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.support.fixtures import Golden
 from tests.support.reads import PLACE, Row, copy_of, read, told, told_places
 from tests.support.staged import append, numbered
 
 STORE = "basic-5.5.0"
 
-Golden = Callable[[str], Path]
 Group = dict[tuple[str, int], list[int]]  # queue -> its offsets as they come
 
 

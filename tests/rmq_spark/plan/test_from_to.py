@@ -5,19 +5,16 @@ outside.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
+from tests.support.fixtures import Golden
 from tests.support.reads import PLACE, read, told, told_places
 
 STORE = "basic-5.5.0"
 FAR_MS = 4_000_000_000_000  # the year 2096
-
-Golden = Callable[[str], Path]
 
 
 def orders(

@@ -7,20 +7,18 @@ here the options of a read decide.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from store_format.errors import ChecksumError, StoreError
 from tests.rmq_spark.stream.test_positions import Stream
+from tests.support.fixtures import Golden
 from tests.support.reads import PLACE, Read, Row, copy_of, flip, read, told, told_places
 
 STORE = "basic-5.5.0"
 HEAD_SIZE = 88  # of a unit with IPv4 hosts: its body begins there
 FIRST_FILE = 262144
-
-Golden = Callable[[str], Path]
 
 
 def planned(frame: Read) -> Read:

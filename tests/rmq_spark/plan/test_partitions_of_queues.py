@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.errors import OptionError
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered, update_topic
 
 VECTORS: dict[str, Any] = json.loads(
@@ -48,7 +49,7 @@ def planned(path: Path, **options: str) -> list[Ranges]:
 # ---- splitBy=wholeQueue ------------------------------------------------------------------------------------
 
 
-def test_each_queue_is_one_partition(golden: Callable[[str], Path]) -> None:
+def test_each_queue_is_one_partition(golden: Golden) -> None:
     root = golden("basic-5.5.0")
     found = planned(root, splitBy="wholeQueue")
     assert len(found) == 13
@@ -65,16 +66,14 @@ def test_a_large_queue_is_not_cut(tmp_path: Path) -> None:
     assert whole == [{MessageQueue("T", BROKER, queue): [(0, 6)]} for queue in range(2)]
 
 
-def test_the_places_of_a_key_are_in_one_partition_of_their_queue(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_places_of_a_key_are_in_one_partition_of_their_queue(root: Path) -> None:
     append(root, numbered("T", 0, 12, queues=1))
     found = planned(root, splitBy="wholeQueue", key="even")
     assert found == [{MessageQueue("T", BROKER, 0): [(offset, offset + 1) for offset in range(0, 12, 2)]}]
     assert planned(root, splitBy="wholeQueue", key="none") == [{}]
 
 
-def test_queues_without_files_are_partitions_too(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_queues_without_files_are_partitions_too(root: Path, tmp_path: Path) -> None:
     append(root, numbered("T", 0, 9, queues=3))
     (root / "consumequeue" / "T").rename(tmp_path / "lost")
     options = {"path": str(root), "splitBy": "wholeQueue", "unfiledQueues": "read"}
@@ -170,8 +169,7 @@ def test_config_gives_each_client_its_queues_and_leaves_others_out(tmp_path: Pat
     ]
 
 
-def test_a_client_without_queues_is_an_empty_partition(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_client_without_queues_is_an_empty_partition(root: Path) -> None:
     append(root, numbered("T", 0, 4, queues=2))
     update_topic(root, "T", 2)
     found = planned(root, consumers="3", **NEW_GROUP)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,10 @@ from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, OptionError, StoreError
+from tests.support.fixtures import Golden
 from tests.support.reads import copy_of
 
 STORE = "basic-5.5.0"
-
-Golden = Callable[[str], Path]
 
 
 def _plan(given: dict[str, str]) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan import splits as splits_room
 from rmq_spark.plan.batch import plan
+from tests.support.fixtures import Golden
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("split_by", ["queue", "commitlog"])
 def test_there_is_an_end_to_the_partitions(
-    golden: Callable[[str], Path],
+    golden: Golden,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     split_by: str,

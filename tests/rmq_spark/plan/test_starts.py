@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,11 @@ from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.starts import begin_of, start_of, subscribe_set
 from store_format import MessageStore
 from store_format.read.choice import MessageChoice, QueueName
+from tests.support.fixtures import Golden
 
 
 @pytest.fixture
-def store(golden: Callable[[str], Path]) -> MessageStore:
+def store(golden: Golden) -> MessageStore:
     return MessageStore.open(str(golden("basic-5.5.0")))
 
 
@@ -40,7 +40,7 @@ def _topics(root: Path, choice: MessageChoice, group: str) -> set[str]:
     return {queue.topic for queue in subscribe_set([MessageStore.open(str(root))], choice, group)}
 
 
-def test_a_group_reads_its_retry_topics_of_pop(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_group_reads_its_retry_topics_of_pop(golden: Golden, tmp_path: Path) -> None:
     root, retry = golden("pop-5.5.0"), "%RETRY%CG_pop_PopWork"
     assert _topics(root, MessageChoice(names=("PopWork",), group="CG_pop"), "CG_pop") == {"PopWork", retry}
     assert _topics(root, MessageChoice(group="CG_pop"), "CG_pop") >= {"PopWork", retry}
@@ -60,8 +60,8 @@ def test_a_group_reads_its_retry_topics_of_pop(golden: Callable[[str], Path], tm
     assert _topics(copy, wanted, "CG_pop") == {"PopWork", "%RETRY%CG_pop+PopWork"}
 
 
-def test_the_retry_topic_of_another_group_is_not_read(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    root, retry = shutil.copytree(golden("pop-5.5.0"), tmp_path / "store"), "%RETRY%CG_pop_PopWork"
+def test_the_retry_topic_of_another_group_is_not_read(copy_of: Golden) -> None:
+    root, retry = copy_of("pop-5.5.0"), "%RETRY%CG_pop_PopWork"
     wanted = MessageChoice(names=("PopWork",), group="CG_pop")
     groups = root / "config" / "subscriptionGroup.json"
     groups.write_text(
@@ -87,7 +87,7 @@ def test_what_may_not_be_read_is_not_shared(store: MessageStore, tmp_path: Path)
     assert {queue.topic for queue in found} == {"Orders"}
 
 
-def test_without_a_list_of_topics_the_queues_on_disk_are_shared(golden: Callable[[str], Path]) -> None:
+def test_without_a_list_of_topics_the_queues_on_disk_are_shared(golden: Golden) -> None:
     store = MessageStore.open(str(golden("rocksdb-5.5.0")))
     topic = next(name for name in store.topics() if not name.startswith(("%", "rmq_", "RMQ_", "SCHEDULE")))
     found = subscribe_set([store], MessageChoice(names=(topic,)), "g")
@@ -118,7 +118,7 @@ def test_a_new_group_begins_by_consume_from_where(store: MessageStore) -> None:
     assert begin_of({}, by_time)(name) == 0  # it has no message yet
 
 
-def test_a_queue_that_was_cut_begins_at_its_minimum(golden: Callable[[str], Path]) -> None:
+def test_a_queue_that_was_cut_begins_at_its_minimum(golden: Golden) -> None:
     store = MessageStore.open(str(golden("cleaned-5.5.0")))
     queue = next(queue for queue in store.queues() if 0 < queue.min_offset < queue.max_offset)
     first = GroupOptions("g", where=ConsumeFromWhere.FIRST, young_from_zero=True)
@@ -126,7 +126,7 @@ def test_a_queue_that_was_cut_begins_at_its_minimum(golden: Callable[[str], Path
     assert start_of(queue, 0, first).offset == 0  # committed: whoever reads tells what is lost
 
 
-def test_a_retry_topic_begins_at_its_beginning(golden: Callable[[str], Path]) -> None:
+def test_a_retry_topic_begins_at_its_beginning(golden: Golden) -> None:
     store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
     queue = next(
         queue for queue in store.queues(lambda topic: topic.startswith("%RETRY%")) if queue.max_offset

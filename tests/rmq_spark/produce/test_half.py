@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from store_format.message.encode import MessageColumns, StoredMessages, encode
 from store_format.metadata.values import TopicConfig
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice
+from tests.support.fixtures import Golden
 from tests.support.produced_batches import batch_of, produce, routes_of
 
 NAME = "delay-tx-5.5.0"
@@ -31,7 +30,7 @@ def queue(store: Store, topic: str, queue_id: int) -> StoredMessages:
 
 
 @pytest.fixture
-def store(golden: Callable[[str], Path]) -> Store:
+def store(golden: Golden) -> Store:
     return Store.open(str(golden(NAME)))
 
 

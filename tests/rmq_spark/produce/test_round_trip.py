@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,13 +25,14 @@ from store_format.metadata.read import read_topics
 from store_format.names import RESERVED_PROPERTIES, is_system_topic
 from store_format.store import MessageStore
 from tests.support import goldens, oracle, oracle_units
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.produced_batches import NOW_MS, STORE_HOST
 
 EDGE = "edge-5.5.0"
 
 
-def stores(golden: Callable[[str], Path], name: str) -> Iterator[MessageStore]:
+def stores(golden: Golden, name: str) -> Iterator[MessageStore]:
     for broker, (root, _) in goldens.brokers(name, golden(name)).items():
         yield MessageStore.open(str(root), broker_name=broker or None)
 
@@ -80,7 +81,7 @@ def check(batch: pa.RecordBatch, messages: list[Message]) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", [name for name in goldens.NAMES if name not in (EDGE, "batchcq-5.5.0")])
-def test_golden_user_topics_are_written_as_they_were_read(golden: Callable[[str], Path], name: str) -> None:
+def test_golden_user_topics_are_written_as_they_were_read(golden: Golden, name: str) -> None:
     count = 0
     for store in stores(golden, name):
         for _, batch in batches(store):
@@ -90,7 +91,7 @@ def test_golden_user_topics_are_written_as_they_were_read(golden: Callable[[str]
 
 
 @pytest.mark.process
-def test_properties_strings_are_the_brokers_own_bytes(golden: Callable[[str], Path]) -> None:
+def test_properties_strings_are_the_brokers_own_bytes(golden: Golden) -> None:
     """Not only the same properties, the same order too. Messages of a client's batch are stored as the client
     wrote them, and are not.
     """
@@ -115,7 +116,7 @@ def walk(root: Path) -> list[Message]:
     return oracle.walk_files(files, len(files[min(files)])).messages
 
 
-def test_batch_queues_are_not_written(golden: Callable[[str], Path]) -> None:
+def test_batch_queues_are_not_written(golden: Golden) -> None:
     written, refused = 0, 0
     for store in stores(golden, "batchcq-5.5.0"):
         kinds = {topic: config.queue_type for topic, config in (read_topics(store.opened) or {}).items()}
@@ -144,7 +145,7 @@ def why(error: IllegalMessageError) -> str:
 
 
 @pytest.mark.process
-def test_the_edge_stores_rows_are_written_or_refused_by_name(golden: Callable[[str], Path]) -> None:
+def test_the_edge_stores_rows_are_written_or_refused_by_name(golden: Golden) -> None:
     routes = Routes.of([StoreTopics("broker-a")], default_topic_queue_nums=(1 << 31) - 1)
     refusals: Counter[str] = Counter()
     written = 0

@@ -4,7 +4,6 @@ index.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from store_format.message.encode import encode
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
+from tests.support.fixtures import Golden
 from tests.support.produced_batches import NOW_MS, STORE_HOST, batch_of, produce
 from tests.support.staged import make_store
 
@@ -47,7 +47,7 @@ def rows_of(store: MessageStore, topic: str, columns: list[str]) -> list[dict[st
     ]
 
 
-def test_a_topic_is_read_written_and_read_again(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_topic_is_read_written_and_read_again(golden: Golden, tmp_path: Path) -> None:
     source = MessageStore.open(str(golden("defaults-5.5.0")))
     (topic, *_) = [
         queue.topic

@@ -16,15 +16,14 @@ from rmq_spark.spark import compat
 from rmq_spark.spark.data_source import RmqLogDataSource
 from rmq_spark.spark.stream_reader import RmqLogStreamReader
 from store_format.errors import OffsetOutOfRangeError, OptionError
-from tests.support.staged import append, deleted_topic, make_store, numbered
+from tests.support.staged import append, deleted_topic, numbered
 
 _Json = dict[str, Any]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topic T, four queues of 5 messages."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     return root
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from rmq_spark.spark.view_reader import RmqLogViewReader, view_from_options, vie
 from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.views.registry import VIEWS
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 
 def without_ages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,9 +20,8 @@ from tests.support.staged import append, deleted_topic, make_store, numbered
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topics Audit and Orders, four queues of one message each."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("Audit", 0, 4) + numbered("Orders", 0, 4))
     return root
 

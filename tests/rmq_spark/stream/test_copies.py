@@ -174,9 +174,8 @@ def test_files_put_back_in_place_are_a_loss(
     assert stream.step() is None
 
 
-def test_an_older_copy_of_the_same_store_that_grew_otherwise(tmp_path: Path) -> None:
+def test_an_older_copy_of_the_same_store_that_grew_otherwise(root: Path, tmp_path: Path) -> None:
     """Queues whose messages are all in the part that is the same go on."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("Quiet", 0, 4))
     older = Path(shutil.copytree(root, tmp_path / "older"))
     stream = Stream(root, failOnDataLoss=False)
@@ -192,9 +191,8 @@ def test_an_older_copy_of_the_same_store_that_grew_otherwise(tmp_path: Path) -> 
 
 
 def test_a_topic_created_again_is_kept_in_mind_until_a_batch_is_made(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = make_store(tmp_path / "store")
     append(root, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
     stream = Stream(root, subscribe="T", failOnDataLoss=False, minOffsetsPerTrigger=20, maxTriggerDelay="1h")
     assert stream.step() == expected("T", (0, 20))

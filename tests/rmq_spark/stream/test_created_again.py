@@ -19,13 +19,12 @@ from store_format.errors import OffsetOutOfRangeError
 from store_format.follow.log_tail import physical_offset_of
 from tests.rmq_spark.stream.test_group_positions import Clock, Query
 from tests.rmq_spark.stream.test_positions import Stream, delete_log_files, expected, grown
-from tests.support.staged import append, deleted_topic, make_store, numbered, rows_by_queue
+from tests.support.staged import append, deleted_topic, numbered, rows_by_queue
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topic T, four queues of 5 messages, and another topic."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20) + numbered("Other", 0, 4))
     return root
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,12 +26,12 @@ from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseEr
 from store_format.files.polling import Clocks
 from store_format.files.write import FileWrites
 from tests.rmq_spark.stream.test_positions import Stream, expected
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.ownership import double_ownership, read_events
 from tests.support.reads import read
 from tests.support.staged import append, make_store, numbered, rows_by_queue, update_topic
 from tests.support.writes import held
 
-Unchanged = Callable[[Path], AbstractContextManager[None]]
 BROKER = "broker-a"
 LEASE_S = 30.0
 
@@ -534,7 +533,7 @@ def test_each_client_reads_everything_when_broadcasting(world: World, unchanged:
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(golden: Callable[[str], Path]) -> None:
+def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(golden: Golden) -> None:
     root = golden("retry-dlq-5.5.0")
     options = {"group": "g", "offsetStore": "none", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
     found = read(root, **options, subscribe="SCHEDULE_TOPIC_XXXX", columns="topic,storedTopic").rows()

@@ -11,13 +11,12 @@ from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.stream.stores import Losses
 from store_format import MessageStore
 from store_format.follow.log_tail import Replaced
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, numbered
 
 
 def test_a_queue_replaced_twice_in_the_same_way_is_reported_twice(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 8, queues=1))
     queue = MessageStore.open(str(root)).queue("T", 0)
     name, losses = MessageQueue.of(queue), Losses(fail_on_data_loss=False)

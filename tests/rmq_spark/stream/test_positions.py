@@ -26,6 +26,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from tests.support import goldens, oracle
+from tests.support.fixtures import Golden
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered, update_topic
 
 Place = tuple[str, int, int]
@@ -92,9 +93,8 @@ def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topic T, four queues of 5 messages."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     return root
 
@@ -478,7 +478,7 @@ def test_a_checkpoint_that_tells_no_start_or_goes_back_is_refused(
 @pytest.mark.parametrize(
     "name", [name for name in goldens.NAMES if name not in ("cluster-5.5.0", "defaults-5.5.0")]
 )
-def test_golden_stores_in_small_batches(golden: Callable[[str], Path], name: str) -> None:
+def test_golden_stores_in_small_batches(golden: Golden, name: str) -> None:
     """Crashed stores, stores without consume queues, message batches: in micro-batches as in one."""
     root = golden(name)
     whole = Stream(root).step()

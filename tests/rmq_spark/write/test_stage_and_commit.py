@@ -36,7 +36,7 @@ from store_format.metadata.read import BrokerConf, read_topics
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, numbered
 from tests.support.writes import SMALL, bodies, held, numbered_rows, target_of, write
 
 _ILLEGAL = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [""]})
@@ -68,8 +68,7 @@ def test_looking_at_the_target_makes_nothing(place: Path) -> None:
     assert pickle.loads(pickle.dumps(target)) == target
 
 
-def test_a_broker_that_runs_is_named_at_once(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_broker_that_runs_is_named_at_once(root: Path) -> None:
     begun = time.monotonic()
     with (
         held(root),
@@ -358,9 +357,8 @@ def _old_staging(root: Path, name: str) -> Path:
 
 
 def test_what_cannot_be_collected_does_not_fail_a_batch_that_is_published(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = make_store(tmp_path / "store")
     odd = _old_staging(root, "dead")
     result = write(root, numbered_rows(0, 10), stagingRetention="1h")[str(root)]
     assert result.committed
@@ -376,8 +374,7 @@ def test_what_cannot_be_collected_does_not_fail_a_batch_that_is_published(
     assert (odd / "report" / "page").exists()
 
 
-def test_attempts_that_lost_or_died_leave_nothing_behind_a_commit(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_attempts_that_lost_or_died_leave_nothing_behind_a_commit(root: Path) -> None:
     target = target_of(root)
     stage_rows(target, [numbered_rows(0, 10)])  # a speculative loser: Spark tells of the winner only
     commit_write(target, [stage_rows(target, [numbered_rows(0, 10)])], None)
@@ -407,8 +404,7 @@ def test_what_a_standing_journal_needs_is_not_removed_when_spark_gives_up(
     assert bodies(root) == dict.fromkeys(range(50), 1)
 
 
-def test_one_line_tells_of_each_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = make_store(tmp_path / "store")
+def test_one_line_tells_of_each_batch(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "rmq_spark"):
         results = [write(root, numbered_rows(0, 10), numbered_rows(10, 15), key=("q", 3)) for _ in range(2)]
         write(root, numbered_rows(15, 20))

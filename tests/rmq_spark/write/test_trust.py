@@ -5,7 +5,6 @@ that it does not.
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,24 +20,17 @@ from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
+from tests.support.fixtures import Golden
 from tests.support.staged import make_store, messages_of
 from tests.support.writes import SMALL, bodies, numbered_rows, target_of, write
-
-
-@pytest.fixture
-def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
-
 
 # ---- the CRC property --------------------------------------------------------------------------------------
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["propcrc-5.5.0", "basic-5.5.0"])
-def test_messages_get_the_crc_property_where_the_last_message_has_it(
-    copy: Callable[[str], Path], name: str
-) -> None:
-    root, expected = copy(name), name.startswith("propcrc")
+def test_messages_get_the_crc_property_where_the_last_message_has_it(copy_of: Golden, name: str) -> None:
+    root, expected = copy_of(name), name.startswith("propcrc")
     before = len(messages_of(root))
     for first in (0, 30):
         assert target_of(root).stores[0].crc_property == expected
@@ -107,9 +99,9 @@ def _timed(count: int) -> pa.RecordBatch:
 
 
 def test_timer_messages_into_the_store_of_a_broker_without_a_timer_are_refused(
-    copy: Callable[[str], Path],
+    copy_of: Golden,
 ) -> None:
-    root = copy("basic-4.9.7")
+    root = copy_of("basic-4.9.7")
     before = len(messages_of(root))
     with pytest.raises(
         UnsupportedFormatError,
@@ -121,10 +113,8 @@ def test_timer_messages_into_the_store_of_a_broker_without_a_timer_are_refused(
 
 
 @pytest.mark.process
-def test_timer_messages_go_into_stores_of_5_and_into_new_ones(
-    copy: Callable[[str], Path], tmp_path: Path
-) -> None:
-    root = copy("basic-5.5.0")
+def test_timer_messages_go_into_stores_of_5_and_into_new_ones(copy_of: Golden, tmp_path: Path) -> None:
+    root = copy_of("basic-5.5.0")
     before = len(messages_of(root))
     write(root, _timed(2))
     write(tmp_path / "new", _timed(2))
@@ -170,9 +160,8 @@ def test_a_replay_with_compressed_bodies_in_other_partitions_and_stores(
     ],
 )
 def test_a_setting_of_a_new_store_that_contradicts_the_store_is_refused(
-    tmp_path: Path, option: str, other: str
+    root: Path, option: str, other: str
 ) -> None:
-    root = make_store(tmp_path / "store")
     same = SMALL | {"brokerName": "broker-a", "mappedFileSizeConsumeQueue": "395"}  # made a multiple of 20
     write(root, numbered_rows(0, 3), key=None, **same)
     own = {"brokerName": "broker-a", **SMALL}[option]
@@ -184,9 +173,8 @@ def test_a_setting_of_a_new_store_that_contradicts_the_store_is_refused(
     assert bodies(root) == dict.fromkeys(range(3), 1)
 
 
-def test_an_index_file_that_a_broker_made_longer_is_not_written_to(tmp_path: Path) -> None:
+def test_an_index_file_that_a_broker_made_longer_is_not_written_to(root: Path, tmp_path: Path) -> None:
     """It was started with its default index sizes: no program finds all entries of the file any more."""
-    root = make_store(tmp_path / "store")
     write(root, numbered_rows(0, 3))
     (path,) = (root / "index").iterdir()
     with path.open("r+b") as file:
@@ -219,9 +207,7 @@ def test_an_index_file_that_a_broker_made_counts_more_than_what_the_store_rememb
 
 
 @pytest.mark.process
-def test_properties_that_a_read_made_columns_are_written_as_they_were(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_properties_that_a_read_made_columns_are_written_as_they_were(golden: Golden, tmp_path: Path) -> None:
     source, names = golden("basic-5.5.0"), ["a", "UNIQ_KEY", "WAIT", "none"]
     table = pa.Table.from_batches(
         batch

@@ -19,7 +19,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.files.write import FileWrites
 from store_format.opened.store import Opened
-from tests.support.staged import append, columns_of, make_store, numbered
+from tests.support.staged import append, columns_of, numbered
 
 _OPTIONS = CommitOptions(sync=False)
 
@@ -51,10 +51,7 @@ def _failing(function: str, path_end: str, error: BaseException) -> Iterator[Non
         yield
 
 
-def test_each_commit_rings_once_its_messages_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = make_store(tmp_path / "store")
+def test_each_commit_rings_once_its_messages_can_be_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     touch = FileWrites.touch
 
@@ -70,8 +67,7 @@ def test_each_commit_rings_once_its_messages_can_be_read(
     assert first < _rung_ns(root) <= time.time_ns()
 
 
-def test_a_session_rings_at_each_append(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_session_rings_at_each_append(root: Path) -> None:
     rung = []
     with write_session(str(root), _OPTIONS) as session:
         for first in (0, 4):
@@ -91,8 +87,7 @@ def test_two_commits_in_a_row_give_different_times(tmp_path: Path) -> None:
     assert len(times) >= 99  # the first ring creates the file with the time of the file system's clock
 
 
-def test_a_commit_does_not_fail_with_its_doorbell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_commit_does_not_fail_with_its_doorbell(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"), _failing("open", "/doorbell", OSError(errno.ENOSPC, "No space left")):
         _commit(root, 0)
     assert _messages(root) == 4
@@ -101,9 +96,8 @@ def test_a_commit_does_not_fail_with_its_doorbell(tmp_path: Path, caplog: pytest
     assert Path(doorbell_path(Opened(str(root)))).exists()
 
 
-def test_a_completed_commit_rings(tmp_path: Path) -> None:
+def test_a_completed_commit_rings(root: Path) -> None:
     """The next writer completes a commit that was broken off, and its messages can be read then."""
-    root = make_store(tmp_path / "store")
     _commit(root, 0)
     rung = _rung_ns(root)
     with pytest.raises(KeyboardInterrupt), _failing("unlink", "/journal.json", KeyboardInterrupt()):

@@ -24,9 +24,8 @@ def _ledger(root: Path) -> Path:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Batch 1 is flushed, batches 2 and 3 are not."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 10), key=("q", 1), options=_SYNC)
     for number in (2, 3):
         append(root, numbered("T", 10 * number, 10), key=(f"q{number}", number), options=_ASYNC)

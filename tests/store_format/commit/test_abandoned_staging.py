@@ -20,12 +20,7 @@ from store_format.commit.staging import StagingWriter
 from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files.write import FileWrites
 from store_format.opened.store import Opened
-from tests.support.staged import make_store, messages_of, numbered, stage
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
+from tests.support.staged import messages_of, numbered, stage
 
 
 def _staging(root: Path) -> list[str]:

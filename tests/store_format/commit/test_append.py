@@ -40,7 +40,7 @@ from store_format.message.encode import MessageColumns
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
-from tests.support.staged import append, make_store, messages_of, numbered, stage
+from tests.support.staged import append, messages_of, numbered, stage
 from tests.support.writes import held
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
@@ -57,11 +57,6 @@ def _bodies(root: Path) -> list[str]:
 
 def _expected(count: int) -> list[str]:
     return sorted(f"message {i} of T" for i in range(count))
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
 
 
 # ---- the Python way in -------------------------------------------------------------------------------------

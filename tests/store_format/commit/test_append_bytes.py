@@ -4,7 +4,6 @@ every file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from store_format.commit.options import CommitOptions
 from store_format.metadata.read import read_topics
 from store_format.opened.store import Opened
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.staged import make_store, messages_of, settings_from, stage
 
 _CLEAN = [
@@ -42,7 +42,7 @@ def _files(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("commits", [1, 7])
 @pytest.mark.parametrize("name", _CLEAN)
 def test_a_store_of_the_same_messages_has_the_same_bytes(
-    golden: Callable[[str], Path], tmp_path: Path, name: str, commits: int
+    golden: Golden, tmp_path: Path, name: str, commits: int
 ) -> None:
     theirs = golden(name)
     messages = messages_of(theirs)

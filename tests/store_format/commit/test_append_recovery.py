@@ -5,7 +5,6 @@ order.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import UnsupportedFormatError
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered, rows_by_queue, settings_from
 
 pytestmark = pytest.mark.golden
@@ -26,21 +26,16 @@ def _options(name: str) -> CommitOptions:
     )
 
 
-@pytest.fixture
-def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    return lambda name: shutil.copytree(golden(name), tmp_path / name)
-
-
-def test_the_index_geometry_is_that_which_the_units_prove(copy: Callable[[str], Path]) -> None:
-    root = copy("basic-5.5.0")
+def test_the_index_geometry_is_that_which_the_units_prove(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     append(root, numbered("T", 0, 5), key=("q", 0))
     sizes = {path.stat().st_size for path in (root / "index").iterdir()}
     assert sizes == {StoreSettings("x", max_hash_slot_num=100, max_index_num=400).geometry.file_size}
 
 
 @pytest.mark.parametrize("name", ["rocksdb-5.5.0"])
-def test_rocksdb_stores_are_refused(copy: Callable[[str], Path], name: str) -> None:
-    root = copy(name)
+def test_rocksdb_stores_are_refused(copy_of: Golden, name: str) -> None:
+    root = copy_of(name)
     with pytest.raises(UnsupportedFormatError) as caught:
         commit(str(root), [], key=("q", 0))
     assert "RocksDB" in str(caught.value)
@@ -56,10 +51,8 @@ def _last_unit(directory: Path) -> tuple[Path, int]:
 @pytest.mark.process
 @pytest.mark.parametrize("gone", ["the last entry", "the directory"])
 @pytest.mark.parametrize("crashed", [True, False])
-def test_a_batch_queue_that_lacks_entries_is_completed(
-    copy: Callable[[str], Path], gone: str, crashed: bool
-) -> None:
-    root = copy("batchcq-5.5.0")
+def test_a_batch_queue_that_lacks_entries_is_completed(copy_of: Golden, gone: str, crashed: bool) -> None:
+    root = copy_of("batchcq-5.5.0")
     topic = sorted((root / "batchconsumequeue").iterdir())[0]
     queue = sorted(directory for directory in topic.iterdir() if any(directory.iterdir()))[0]
     rows = rows_by_queue(root)

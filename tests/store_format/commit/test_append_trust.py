@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +27,8 @@ from store_format.files.paths import offset_file_name
 from store_format.message.encode import MessageColumns
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
-from tests.support.staged import append, make_store, messages_of, numbered, stage
+from tests.support.fixtures import Golden
+from tests.support.staged import append, messages_of, numbered, stage
 
 _CRC = b"__CRC32#\x01"
 
@@ -42,19 +42,12 @@ def _columns(topic: str, *bodies: bytes | None, queue_id: int = 0) -> MessageCol
     )
 
 
-@pytest.fixture
-def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
-
-
 # ---- the CRC property --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["propcrc-5.5.0", "basic-5.5.0"])
-def test_messages_get_the_crc_property_where_the_last_message_has_it(
-    copy: Callable[[str], Path], name: str
-) -> None:
-    root, expected = copy(name), name.startswith("propcrc")
+def test_messages_get_the_crc_property_where_the_last_message_has_it(copy_of: Golden, name: str) -> None:
+    root, expected = copy_of(name), name.startswith("propcrc")
     before = len(messages_of(root))
     for _ in range(2):  # behind a broker's message, and behind one of the commit before
         MessageStore.open(str(root)).append(_columns("Orders", b"one", b"two"))
@@ -63,10 +56,10 @@ def test_messages_get_the_crc_property_where_the_last_message_has_it(
 
 
 def test_messages_without_the_crc_property_are_refused_behind_one_that_has_it(
-    copy: Callable[[str], Path],
+    copy_of: Golden,
 ) -> None:
     """The log ended without it when they were encoded; a broker has written since."""
-    root = copy("propcrc-5.5.0")
+    root = copy_of("propcrc-5.5.0")
     before = messages_of(root)
     staged = stage(root, numbered("Orders", 0, 3))
     with pytest.raises(
@@ -113,11 +106,6 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
     found = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     caplog.clear()
     return found
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
 
 
 @pytest.mark.parametrize("options", [_STREAM, replace(_STREAM, keeps_key=False)])
@@ -291,10 +279,9 @@ def test_staging_that_somebody_removed_is_named_so(root: Path) -> None:
 
 
 def test_a_new_topic_behind_commits_without_flush_is_no_interference(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The commit flushes topics.json.bak, and then replaces it by the old topics.json itself."""
-    root = make_store(tmp_path / "store")
     for topic in ("A", "B"):
         append(root, numbered(topic, 0, 5), options=CommitOptions(sync=False))
     append(root, numbered("C", 0, 5), options=CommitOptions(sync=True))

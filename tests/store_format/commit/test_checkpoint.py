@@ -11,7 +11,7 @@ from store_format.commit.publication import index_end, lower_index_mark
 from store_format.index.file import list_index_files
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.opened.store import Opened
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, numbered
 
 
 def _checkpoint(root: Path) -> Checkpoint:
@@ -20,8 +20,7 @@ def _checkpoint(root: Path) -> Checkpoint:
     return found
 
 
-def test_the_mark_is_taken_back_to_the_last_full_file(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_mark_is_taken_back_to_the_last_full_file(root: Path) -> None:
     for number in range(11):  # several fill an index file
         options = CommitOptions(clock=lambda number=number: 1_700_000_300_000 + 1000 * number)  # type: ignore[misc]
         append(root, numbered("T", 20 * number, 20), key=("q", number), options=options)
@@ -41,8 +40,7 @@ def test_the_mark_is_taken_back_to_the_last_full_file(tmp_path: Path) -> None:
     assert (root / "checkpoint").stat().st_mtime_ns == written  # nothing to take back
 
 
-def test_with_one_file_nothing_is_safe(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_with_one_file_nothing_is_safe(root: Path) -> None:
     append(root, numbered("T", 0, 5), key=("q", 0))
     settings = read_settings(Opened(str(root)))
     assert settings is not None

@@ -20,7 +20,7 @@ from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
 from store_format.opened.store import Opened
 from store_format.survey.right_entries import shown_delays
-from tests.support.staged import columns_of, make_store
+from tests.support.staged import columns_of
 from tests.support.waiting import BEGIN_MS, append, delayed
 
 _LEVELS = "2s 1m 3d"
@@ -28,9 +28,8 @@ _SECOND_LEVEL_MS = 60_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(root: Path) -> Path:
     """A store with a message of level 2, and one of level 20: a queue above those of topics.json."""
-    root = make_store(tmp_path / "store")
     (root / ".rmqlog").mkdir(exist_ok=True)
     (root / ".rmqlog" / "broker.conf").write_text(f"messageDelayLevel = {_LEVELS}\n")
     append(root, delayed("T", 2, 0, 1) + delayed("T", 20, 1, 1))

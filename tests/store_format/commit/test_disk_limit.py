@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,17 +14,11 @@ from store_format.errors import StoreWriteError
 from store_format.files.read import disk_space
 from store_format.metadata.read import BrokerConf
 from store_format.opened.store import Opened
-from tests.support.staged import columns_of, make_store, numbered
-
-_Unchanged = Callable[[Path], AbstractContextManager[None]]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
+from tests.support.fixtures import Unchanged
+from tests.support.staged import columns_of, numbered
 
 
-def test_append_refuses_above_the_limit(root: Path, unchanged: _Unchanged) -> None:
+def test_append_refuses_above_the_limit(root: Path, unchanged: Unchanged) -> None:
     messages = columns_of(numbered("T", 0, 3))
     mount, before = disk_space(str(root)).mount, disk_space(str(root)).used_percent
     with unchanged(root), pytest.raises(StoreWriteError) as caught:

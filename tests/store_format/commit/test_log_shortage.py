@@ -5,7 +5,6 @@ one afterwards.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from store_format.metadata.read import read_checkpoint
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
 from tests.support.referee.world import commit_killed
@@ -33,9 +33,8 @@ _CLOCK = CommitOptions(clock=lambda: 1_700_000_100_000)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Twelve messages of T in four queues, then three of U in one."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 12))
     append(root, numbered("U", 0, 3, queues=1))
     return root
@@ -169,9 +168,9 @@ def test_messages_of_a_broker_behind_lost_pages_are_not_overwritten(tmp_path: Pa
 
 
 @pytest.fixture
-def short(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def short(copy_of: Golden) -> Path:
     """A broker's store whose copy lacks the last two of four commitlog files."""
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "basic-5.5.0"))
+    root = copy_of("basic-5.5.0")
     for path in sorted((root / "commitlog").iterdir())[-2:]:
         path.unlink()
     return root

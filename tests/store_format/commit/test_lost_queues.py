@@ -5,7 +5,6 @@ it was.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from store_format.survey.fates import Unfiled
 from store_format.survey.scan import LogScan, scan_log
 from store_format.survey.unfiled_queues import UnfiledQueues
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import (
     Rows,
@@ -83,7 +83,7 @@ def _say_flushed(root: Path, rows: Rows) -> None:
 
 
 @pytest.fixture
-def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+def copy(golden: Golden, tmp_path: Path) -> Golden:
     def made(name: str) -> Path:
         large = name.startswith("defaults")  # its files have holes, which a copy fills
         return (
@@ -98,7 +98,7 @@ def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7"])
 def test_a_clean_store_without_queues_gets_them_before_the_append(
-    copy: Callable[[str], Path], name: str, sync: bool
+    copy: Golden, name: str, sync: bool
 ) -> None:
     root = copy(name)
     before = rows_by_queue(root)
@@ -131,9 +131,7 @@ def test_a_clean_store_without_queues_gets_them_before_the_append(
 
 @pytest.mark.golden
 @pytest.mark.parametrize("act", ["append", "recover"])
-def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(
-    copy: Callable[[str], Path], act: str
-) -> None:
+def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(copy: Golden, act: str) -> None:
     root = copy("basic-5.5.0")
     shutil.rmtree(root / "consumequeue")
     before = _bytes(root)
@@ -153,7 +151,7 @@ def _bytes(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.golden
 def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(
-    copy: Callable[[str], Path],
+    copy: Golden,
 ) -> None:
     root = copy("basic-5.5.0")
     before = rows_by_queue(root)
@@ -198,9 +196,8 @@ def _created_again(root: Path, *, is_last: bool = False) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("lost", [None, "read", "skip"])
 def test_a_write_to_another_topic_brings_no_deleted_message_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: Unfiled | None
+    root: Path, caplog: pytest.LogCaptureFixture, lost: Unfiled | None
 ) -> None:
-    root = make_store(tmp_path / "store")
     _created_again(root, is_last=True)
     append(root, numbered("U", 4, 4), options=replace(_options(), unfiled_queues=lost))
     assert "These messages stay in no consume queue" in caplog.text
@@ -214,9 +211,10 @@ def _queued_or_lost(root: Path) -> set[tuple[str, int]]:
     return set(MessageStore.open(str(root), unfiled_queues="skip").snapshot().queues)
 
 
-def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(tmp_path: Path) -> None:
+def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(
+    root: Path, tmp_path: Path
+) -> None:
     """A broker had numbered T-0 anew, whose files were gone; T-1, which went on, is lost later."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
     topics = (root / "config" / "topics.json").read_bytes()
     shutil.move(root / "consumequeue" / "T", tmp_path / "T")
@@ -258,12 +256,11 @@ def _death(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1", "1 and 2"])
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, sync: bool
+    root: Path, monkeypatch: pytest.MonkeyPatch, lost: str, sync: bool
 ) -> None:
     """A broker would look through more of the log then, and cut it at damage there. The death of the writer
     changes nothing.
     """
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
     before, checkpoint = rows_by_queue(root), (root / "checkpoint").read_bytes()
     shutil.rmtree(root / (lost if lost[0] == "c" else "consumequeue/T/1"))
@@ -289,10 +286,9 @@ def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
 
 
 def test_queues_that_ended_too_early_are_completed_after_a_death(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last message has its entry already: only the mark of the rebuild tells of the others."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
     before = rows_by_queue(root)
     for queue_id in range(4):
@@ -318,7 +314,7 @@ def test_queues_that_ended_too_early_are_completed_after_a_death(
 
 
 @pytest.mark.golden
-def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Callable[[str], Path]) -> None:
+def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Golden) -> None:
     """Its `abort` makes a broker recover the store: not from the first file on, where damage would end the
     log.
     """
@@ -332,9 +328,8 @@ def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Callab
 
 
 def test_queues_on_another_filesystem_are_written_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
     before = rows_by_queue(root)
     original = FileWrites.move
@@ -353,10 +348,9 @@ def test_queues_on_another_filesystem_are_written_in_place(
 @pytest.mark.process
 @pytest.mark.parametrize("lost", ["consumequeue/T", "consumequeue/T/1"])
 def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+    root: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     """Between its look at the queues and the question which of them have no files."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("U", 0, 4))
     append(root, numbered("T", 0, 60))
     before = {key: rows for key, rows in rows_by_queue(root).items() if key[0] == "T"}
@@ -381,8 +375,7 @@ def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
     }
 
 
-def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(root: Path) -> None:
     append(root, numbered("U", 0, 4))
     append(root, numbered("T", 0, 60))
     before = rows_by_queue(root)
@@ -409,10 +402,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def test_commits_to_healthy_stores_do_not_go_over_the_log(
-    tmp_path: Path, scans: list[tuple[int, int]]
-) -> None:
-    root = make_store(tmp_path / "store")
+def test_commits_to_healthy_stores_do_not_go_over_the_log(root: Path, scans: list[tuple[int, int]]) -> None:
     for number in range(4):
         append(root, numbered("T", 12 * number, 12))
         append(root, numbered(f"New{number}", 0, 4))
@@ -420,8 +410,7 @@ def test_commits_to_healthy_stores_do_not_go_over_the_log(
     assert not (root / ".rmqlog" / "queues.json").exists()
 
 
-def test_a_queue_that_never_was_is_looked_for_once(tmp_path: Path, scans: list[tuple[int, int]]) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_queue_that_never_was_is_looked_for_once(root: Path, scans: list[tuple[int, int]]) -> None:
     first = append(root, numbered("T", 0, 12, queues=2))
     second = append(root, numbered("T", 12, 12, queues=3))
     third = append(root, numbered("T", 24, 12, queues=4))
@@ -440,8 +429,7 @@ def test_a_queue_that_never_was_is_looked_for_once(tmp_path: Path, scans: list[t
 @pytest.mark.parametrize(
     "text", ["", "{}", "[1]", '{"stop": 9, "last_offset": 0, "last_crc": 1, "queues": {}}']
 )
-def test_a_note_that_does_not_speak_of_this_log_counts_for_nothing(tmp_path: Path, text: str) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_note_that_does_not_speak_of_this_log_counts_for_nothing(root: Path, text: str) -> None:
     append(root, numbered("T", 0, 12, queues=2))
     append(root, numbered("T", 12, 12, queues=4))
     before = rows_by_queue(root)
@@ -470,8 +458,7 @@ def test_a_log_that_was_written_again_makes_the_note_count_for_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("left", ["ledger", "checkpoint"])
-def test_ledger_and_checkpoint_know_of_a_commitlog_too(tmp_path: Path, left: str) -> None:
-    root = make_store(tmp_path / "store")
+def test_ledger_and_checkpoint_know_of_a_commitlog_too(root: Path, left: str) -> None:
     append(root, numbered("T", 0, 5))
     shutil.rmtree(root / "commitlog")
     shutil.rmtree(root / "consumequeue")
@@ -482,8 +469,7 @@ def test_ledger_and_checkpoint_know_of_a_commitlog_too(tmp_path: Path, left: str
     assert not (root / "commitlog").exists()
 
 
-def test_an_empty_store_takes_its_first_message(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_an_empty_store_takes_its_first_message(root: Path) -> None:
     # a broker was started and got no message
     (root / "commitlog" / "00000000000000000000").write_bytes(bytes(1 << 14))
     (root / "consumequeue" / "T" / "0").mkdir(parents=True)
@@ -491,9 +477,8 @@ def test_an_empty_store_takes_its_first_message(tmp_path: Path) -> None:
     assert _count(_queued(root)) == 5
 
 
-def test_a_first_commit_that_was_broken_off_is_completed(tmp_path: Path) -> None:
+def test_a_first_commit_that_was_broken_off_is_completed(root: Path) -> None:
     """Its queues may be on the disk and its log not: the journal has both."""
-    root = make_store(tmp_path / "store")
     staged = stage(root, numbered("T", 0, 8))
     files = FileWrites(sync=True)
     opened = open_store(str(root), _options(), files)
@@ -508,9 +493,8 @@ def test_a_first_commit_that_was_broken_off_is_completed(tmp_path: Path) -> None
     assert _count(_queued(root)) == 8
 
 
-def test_a_hostile_topic_in_the_log_leads_nowhere(tmp_path: Path) -> None:
+def test_a_hostile_topic_in_the_log_leads_nowhere(root: Path, tmp_path: Path) -> None:
     """A message may name any topic; no directory is made for one like this when queues are rebuilt."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     append(root, numbered("evil0", 0, 1))
     for path in (root / "commitlog").iterdir():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,12 +26,11 @@ from store_format.store import MessageStore
 from store_format.survey.scan import LogScan, scan_log
 from tests.store_format.read.test_readable_end import overwrite
 from tests.support import goldens
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.referee.cases import expired_queue
 from tests.support.referee.world import new_world
 from tests.support.staged import append, make_store, numbered, settings_from
 
-Golden = Callable[[str], Path]
-Unchanged = Callable[[Path], AbstractContextManager[None]]
 FOLDERS = ("consumequeue", "batchconsumequeue", "index")
 CLEAN = (
     "basic-4.9.7", "basic-5.5.0", "batchcq-5.5.0", "delay-tx-5.5.0", "edge-5.5.0", "pop-5.5.0",
@@ -70,7 +67,7 @@ def _changes(plan: RecoverPlan) -> list[tuple[str, str | None, int | None, str]]
 
 
 @pytest.fixture
-def copied(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
+def copied(golden: Golden, tmp_path: Path) -> Golden:
     def copy(name: str) -> Path:
         ignored = shutil.ignore_patterns("timerwheel")  # 38 MB, which a copy writes
         return Path(shutil.copytree(golden(name), tmp_path / name, ignore=ignored))
@@ -79,9 +76,7 @@ def copied(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_all_queues_and_the_index_come_back_byte_for_byte(
-    copied: Callable[[str], Path], golden: Golden, name: str
-) -> None:
+def test_all_queues_and_the_index_come_back_byte_for_byte(copied: Golden, golden: Golden, name: str) -> None:
     assert _changes(_plan(name, golden(name))) == []
     root = copied(name)
     for folder in FOLDERS:
@@ -95,9 +90,7 @@ def test_all_queues_and_the_index_come_back_byte_for_byte(
     assert _changes(_plan(name, root)) == []
 
 
-def test_a_lost_index_file_comes_back_with_those_behind_it(
-    copied: Callable[[str], Path], golden: Golden
-) -> None:
+def test_a_lost_index_file_comes_back_with_those_behind_it(copied: Golden, golden: Golden) -> None:
     root = copied("basic-5.5.0")
     sorted((root / "index").iterdir())[4].unlink()
     kept = sorted((root / "index").iterdir())[:4]
@@ -110,9 +103,7 @@ def test_a_lost_index_file_comes_back_with_those_behind_it(
 
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
-def test_a_crash_is_recovered_with_lost_queues(
-    copied: Callable[[str], Path], golden: Golden, name: str
-) -> None:
+def test_a_crash_is_recovered_with_lost_queues(copied: Golden, golden: Golden, name: str) -> None:
     whole, root = copied(name), golden(name)
     _plan(name, whole).apply()
     lost = Path(shutil.copytree(root, whole.with_name("lost")))
@@ -132,7 +123,7 @@ def test_a_crash_is_recovered_with_lost_queues(
     assert _changes(_plan(name, lost)) == []
 
 
-def test_only_the_chosen_topics_are_rebuilt(copied: Callable[[str], Path], golden: Golden) -> None:
+def test_only_the_chosen_topics_are_rebuilt(copied: Golden, golden: Golden) -> None:
     root = copied("basic-5.5.0")
     for topic in ("Orders", "Metrics"):
         shutil.rmtree(root / "consumequeue" / topic)
@@ -141,7 +132,7 @@ def test_only_the_chosen_topics_are_rebuilt(copied: Callable[[str], Path], golde
     assert not (root / "consumequeue/Metrics").exists()
 
 
-def test_a_topic_that_may_be_deleted_is_left_until_it_is_named(copied: Callable[[str], Path]) -> None:
+def test_a_topic_that_may_be_deleted_is_left_until_it_is_named(copied: Golden) -> None:
     root = copied("edge-5.5.0")  # without consumer offsets
     topic = "EdgeProps"
     shutil.rmtree(root / "consumequeue" / topic)
@@ -153,7 +144,7 @@ def test_a_topic_that_may_be_deleted_is_left_until_it_is_named(copied: Callable[
     assert (root / "consumequeue" / topic).exists()
 
 
-def test_a_changed_store_and_a_store_in_use_are_refused(copied: Callable[[str], Path]) -> None:
+def test_a_changed_store_and_a_store_in_use_are_refused(copied: Golden) -> None:
     root = copied("basic-5.5.0")
     plan = recover(str(root))
     plan.table()
@@ -198,7 +189,7 @@ def _rows(root: Path) -> dict[tuple[str, int, int], int]:
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "propcrc-5.5.0"])
 def test_a_copy_keeps_the_messages_behind_damage_with_their_offsets(
-    copied: Callable[[str], Path], unchanged: Unchanged, tmp_path: Path, name: str
+    copied: Golden, unchanged: Unchanged, tmp_path: Path, name: str
 ) -> None:
     root, new = copied(name), tmp_path / "new"
     before = _rows(root)
@@ -246,7 +237,7 @@ def _break_off(*_: object) -> None:
 
 
 def test_a_copy_that_was_broken_off_at_its_very_end_is_made_again(
-    copied: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its recovery had written another `abort` than the one that was copied."""
     root, new = copied("crash-5.5.0"), tmp_path / "new"
@@ -304,9 +295,7 @@ def test_messages_that_only_their_neighbours_show_are_given_up(tmp_path: Path, l
     assert diagnose(root).summary.lost_entries == len(lost) - (unnamed[3] - unnamed[2])
 
 
-def test_a_copy_follows_a_linked_directory_and_refuses_other_links(
-    copied: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_copy_follows_a_linked_directory_and_refuses_other_links(copied: Golden, tmp_path: Path) -> None:
     root, new, elsewhere = copied("basic-5.5.0"), tmp_path / "new", tmp_path / "elsewhere"
     (root / "config").rename(elsewhere)
     (root / "config").symlink_to(elsewhere)
@@ -356,7 +345,7 @@ def test_a_light_queue_whose_name_no_directory_can_have(tmp_path: Path, by: str)
     assert [path.name for path in (recovered / "consumequeue").iterdir()] == ["T"]
 
 
-def test_options_that_do_not_fit_are_refused(copied: Callable[[str], Path], tmp_path: Path) -> None:
+def test_options_that_do_not_fit_are_refused(copied: Golden, tmp_path: Path) -> None:
     root = copied("batchcq-5.5.0")
     with pytest.raises(OptionError, match="into=DIRECTORY"):
         recover(str(root), salvage=True)

@@ -7,8 +7,7 @@ import random
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from store_format.store import MessageStore
 from tests.support import oracle
 from tests.support.damages import Damaged, cut_last_file_within_the_last_properties
 from tests.support.failing_writer import Failure, install
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at, killed_stores
 from tests.support.oracle import Message
@@ -31,7 +31,6 @@ from tests.support.recover_scenarios import files_seen
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
 
-Golden = Callable[[str], Path]
 _LOG_FILE_SIZE = 1 << 14
 
 
@@ -59,9 +58,9 @@ def _units(root: Path, topic: str) -> list[tuple[int, int]]:
     return found[: next((i for i, each in enumerate(found) if not each[1]), len(found))]
 
 
-def test_a_copy_notes_the_message_that_it_gives_up(golden: Golden, tmp_path: Path) -> None:
+def test_a_copy_notes_the_message_that_it_gives_up(copy_of: Golden, tmp_path: Path) -> None:
     """Zeros behind the cut file's end would complete the message: no checksum covers its last bytes."""
-    root, copy = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "damaged")), tmp_path / "copy"
+    root, copy = copy_of("basic-5.5.0"), tmp_path / "copy"
     cut_last_file_within_the_last_properties(Damaged(root))
     assert "2,009 messages readable, 1 message lost" in diagnose(str(root)).verdict
     recover(str(root), into=str(copy), salvage=True).apply()
@@ -154,9 +153,8 @@ def test_right_entries_behind_one_that_leads_behind_the_log_are_kept(tmp_path: P
 
 
 @pytest.mark.parametrize("crashed", [False, True])
-def test_exchanged_queues_leave_nothing_behind_their_ends(tmp_path: Path, crashed: bool) -> None:
+def test_exchanged_queues_leave_nothing_behind_their_ends(root: Path, crashed: bool) -> None:
     """The longer queue's last entries lead to messages of another queue, behind the shorter one's end."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 83, queues=2) + numbered("T", 83, 60, queues=1))
     before, topic = files_seen(str(root)), root / "consumequeue/T"
     assert len(list((topic / "0").iterdir())) > len(list((topic / "1").iterdir())) + 1
@@ -211,7 +209,7 @@ def test_verify_and_a_preview_count_the_same_entries(
 
 
 def test_a_preview_needs_no_temporary_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unchanged: Callable[[Path], AbstractContextManager[None]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unchanged: Unchanged
 ) -> None:
     root = make_store(tmp_path / "s")
     append(root, numbered("T", 0, 40))

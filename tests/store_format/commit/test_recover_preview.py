@@ -26,11 +26,11 @@ from tests.support.damages import (
     cut_last_file_within_the_last_properties,
     lose_consume_queues,
 )
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
 pytestmark = pytest.mark.slow
 
-Golden = Callable[[str], Path]
 Damage = Callable[[Damaged], None]
 STORES = ("cleaned-5.5.0", "crash-5.5.0")
 CUTS = (

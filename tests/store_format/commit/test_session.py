@@ -13,7 +13,7 @@ from store_format.commit.session import write_session
 from store_format.errors import IllegalMessageError, StoreInUseError
 from store_format.message.encode import MessageColumns
 from store_format.opened.store import Opened
-from tests.support.staged import append, columns_of, make_store, numbered, update_topic
+from tests.support.staged import append, columns_of, numbered, update_topic
 
 
 def _columns(first: int, count: int) -> MessageColumns:
@@ -24,8 +24,7 @@ def _bodies(root: Path) -> int:
     return sum(queue.max_offset - queue.min_offset for queue in MessageStore.open(str(root)).queues())
 
 
-def test_commits_under_one_lock(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_commits_under_one_lock(root: Path) -> None:
     with write_session(str(root)) as session:
         first = session.append(_columns(0, 8))
         second = session.append(_columns(8, 4), turn=ServiceTurn("schedule/1", 12, 5))
@@ -37,9 +36,8 @@ def test_commits_under_one_lock(tmp_path: Path) -> None:
     assert _bodies(root) == 13
 
 
-def test_a_turn_is_always_carried_out(tmp_path: Path) -> None:
+def test_a_turn_is_always_carried_out(root: Path) -> None:
     """A person may have set the progress back: the number of the key then falls."""
-    root = make_store(tmp_path / "store")
     with write_session(str(root)) as session:
         session.append(_columns(0, 4), turn=ServiceTurn("schedule/1", 10, 6))
         session.append(_columns(4, 4), turn=ServiceTurn("schedule/1", 3, 0))
@@ -48,8 +46,7 @@ def test_a_turn_is_always_carried_out(tmp_path: Path) -> None:
     assert (entry.number, entry.began, entry.kept, entry.units) == (3, 0, True, 4)
 
 
-def test_the_ledger_counts_after_a_crash_only(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_ledger_counts_after_a_crash_only(root: Path) -> None:
     with write_session(str(root)) as session:
         session.append(_columns(0, 4), turn=ServiceTurn("schedule/1", 10, 6))
         log, ledger = session.store().log, session.ledger()
@@ -66,9 +63,8 @@ def test_the_ledger_counts_after_a_crash_only(tmp_path: Path) -> None:
         assert session.ledger().resume("schedule/1", 6, session.store().log) == 6
 
 
-def test_a_turn_delivers_to_the_queue_that_a_message_names(tmp_path: Path) -> None:
+def test_a_turn_delivers_to_the_queue_that_a_message_names(root: Path) -> None:
     """As a broker does: topics.json is not asked, and no topic is created but those that are named."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 4))
     update_topic(root, "T", 2)
     with write_session(str(root)) as session:
@@ -82,8 +78,7 @@ def test_a_turn_delivers_to_the_queue_that_a_message_names(tmp_path: Path) -> No
         assert "Other" in session.store().configured_topics()
 
 
-def test_the_clock_of_a_session_dates_its_messages(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_clock_of_a_session_dates_its_messages(root: Path) -> None:
     with write_session(str(root), CommitOptions(clock=lambda: 1_700_000_000_123)) as session:
         session.append(_columns(0, 2))
     (first, *_) = MessageStore.open(str(root)).scan(["storeTimestampMs"])

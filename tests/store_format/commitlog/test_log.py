@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +22,9 @@ from store_format.files.paths import offset_file_name
 from store_format.files.read import FileCache
 from store_format.message.locate import locate
 from tests.support import goldens, oracle
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.rows import placed
-
-Golden = Callable[[str], Path]
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 

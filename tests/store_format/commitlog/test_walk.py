@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,10 +21,9 @@ from store_format.errors import StoreError
 from store_format.files.read import FileCache
 from store_format.files.view import FileView
 from tests.support import goldens, oracle, strategies
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.strategies import StoredLog
-
-Golden = Callable[[str], Path]
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 

@@ -5,7 +5,6 @@ answered them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from store_format.consumequeue.offset_by_time import offset_at
 from store_format.consumequeue.units import FiledQueue, message_mask, read_batch_units, read_units
 from store_format.opened.store import Opened
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")
 WITH_QUEUE_FILES = tuple(name for name in goldens.NAMES if not name.startswith("rocksdb"))
 CLEAN = tuple(name for name in WITH_QUEUE_FILES if name not in CRASHED)
-
-Golden = Callable[[str], Path]
 
 
 class Log:

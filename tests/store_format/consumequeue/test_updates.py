@@ -5,7 +5,7 @@ brokers' stores.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +19,7 @@ from store_format import kernels
 from store_format.consumequeue.updates import CqBatch, CqUpdate, QueueEnd, cq_updates, pre_blank_bytes
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from tests.support import goldens, oracle
+from tests.support.fixtures import Golden
 
 Row = tuple[int, int, int, int, int]  # queue, queue offset, physical offset, size, tags code
 Files = dict[tuple[str, int, int], bytearray]  # by topic, queue id and first byte
@@ -205,7 +206,7 @@ def _rows_by_queue(name: str, broker: str, root: Path) -> dict[tuple[str, int], 
 
 
 @pytest.mark.parametrize(("name", "broker"), SIMPLE_STORES)
-def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker: str) -> None:
+def test_the_brokers_own_files(golden: Golden, name: str, broker: str) -> None:
     """All queues of the store at once, from what the broker read. A queue whose first messages are gone goes
     on at its first whole file.
     """

@@ -30,6 +30,7 @@ from store_format.read.store import Queue
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens
 from tests.support.doc_pages import Session, blocks, read_page
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
 pytestmark = pytest.mark.slow
@@ -601,7 +602,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.process
-def test_the_steps_of_the_recovery_page_lose_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_steps_of_the_recovery_page_lose_nothing(golden: Golden, tmp_path: Path) -> None:
     """Its commands, one block after the other, on all the stores that are there. One block damages a copy, to
     show damage.
     """

@@ -22,10 +22,9 @@ from store_format.errors import StoreNotFoundError
 from store_format.index.file import IndexFile
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.referee.world import overwrite
 from tests.support.writes import held
-
-Golden = Callable[[str], Path]
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")
@@ -34,8 +33,8 @@ CQ_FILE_SIZE = 2000
 
 
 @pytest.fixture
-def copy(golden: Golden, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "basic-5.5.0"))
+def copy(copy_of: Golden) -> Path:
+    return copy_of("basic-5.5.0")
 
 
 def _serious(diagnosis: Diagnosis) -> list[tuple[str, str, int]]:
@@ -154,8 +153,8 @@ def test_of_a_crash_only_what_the_crash_explains(golden: Golden) -> None:
     ]
 
 
-def test_a_crash_explains_queues_that_lag_behind(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("crash-5.5.0"), tmp_path / "store"))
+def test_a_crash_explains_queues_that_lag_behind(copy_of: Golden) -> None:
+    root = copy_of("crash-5.5.0")
     queue = root / "consumequeue" / "Orders" / "1"
     units = np.frombuffer(b"".join(file.read_bytes() for file in sorted(queue.iterdir())), ">i4").reshape(
         -1, 5
@@ -380,8 +379,8 @@ def test_a_topic_that_is_not_configured(copy: Path) -> None:
     assert [problem.file for problem in diagnosis] == [f"{copy}/consumequeue/Audit/0"]
 
 
-def test_a_batch_queue(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("batchcq-5.5.0"), tmp_path / "store"))
+def test_a_batch_queue(copy_of: Golden) -> None:
+    root = copy_of("batchcq-5.5.0")
     row = next(row for row in _rows("batchcq-5.5.0") if "outerProperties" in row and row["queueOffset"] > 20)
     directory = root / "batchconsumequeue" / row["topic"] / str(row["queueId"])
     (file, *_) = sorted(directory.iterdir())

@@ -17,6 +17,7 @@ from rmq_spark.cli.exit_codes import BUG, DAMAGE, OK, PARTIAL
 from tests.store_format.diagnose.test_advice import Row, rows
 from tests.support import damages, goldens
 from tests.support.damages import Damaged
+from tests.support.fixtures import Golden
 from tests.support.referee.answers import Run, rmqlog
 from tests.support.referee.world import golden_world
 from tests.support.staged import settings_from
@@ -43,7 +44,7 @@ def _cases() -> Iterator[object]:
 
 
 @cache
-def _rows_of_golden(golden: Callable[[str], Path], name: str) -> set[Row]:
+def _rows_of_golden(golden: Golden, name: str) -> set[Row]:
     return rows(golden(name))
 
 
@@ -114,7 +115,7 @@ def _carry_out(root: Path, words: str, conf: Path) -> tuple[Run, Path]:
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "damage"), list(_cases()))
 def test_advised_commands_run_and_lose_nothing(
-    golden: Callable[[str], Path], tmp_path: Path, name: str, damage: Damage
+    golden: Golden, tmp_path: Path, name: str, damage: Damage
 ) -> None:
     root, whole = goldens.unpack(name, tmp_path / "store"), _rows_of_golden(golden, name)
     try:

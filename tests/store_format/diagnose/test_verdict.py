@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
 from tests.support import damages, goldens, oracle
 from tests.support.damages import Damaged
+from tests.support.fixtures import Golden
 from tests.support.reads import flip
 from tests.support.referee.made import BrokerStore
 from tests.support.writes import held
 
-Golden = Callable[[str], Path]
 COMPRESSED_AT = 39  # the byte of a record with the bit of its sysFlag
 BORN_PORT_AT, STORE_PORT_AT = 53, 69  # the byte above those of a port
 TORN, CRASH, CLEAN = "crash-torn-5.5.0", "crash-5.5.0", "basic-5.5.0"
@@ -31,7 +30,7 @@ _BEGINS = "; the log begins at 196608: earlier messages were deleted (by retenti
 
 
 @pytest.fixture
-def copy(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
+def copy(golden: Golden, tmp_path: Path) -> Golden:
     """A copy of a golden store, to be damaged."""
     return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
 
@@ -55,7 +54,7 @@ def test_a_torn_end_after_a_crash(golden: Golden) -> None:
     )
 
 
-def test_a_torn_message_without_an_entry_is_lost(copy: Callable[[str], Path]) -> None:
+def test_a_torn_message_without_an_entry_is_lost(copy: Golden) -> None:
     """The queue whose last entry leads there is lost, too; the head of the message is whole."""
     root = copy(TORN)
     shutil.rmtree(root / "consumequeue" / "Orders" / "2")
@@ -88,7 +87,7 @@ def test_a_broker_writes_the_entries_of_the_files_that_it_scans(
     assert diagnose(str(store.root)).verdict.startswith(f"{verdict}: 6 messages readable")
 
 
-def test_damage_before_the_end_of_a_crashed_store(copy: Callable[[str], Path]) -> None:
+def test_damage_before_the_end_of_a_crashed_store(copy: Golden) -> None:
     root, rows = copy(CRASH), _rows(CRASH)
     flip(root, rows[-5]["physicalOffset"] + 90)
     found = diagnose(str(root))
@@ -103,7 +102,7 @@ def test_damage_before_the_end_of_a_crashed_store(copy: Callable[[str], Path]) -
     assert step is NextStep.SALVAGE
 
 
-def test_damage_in_the_last_file_of_a_clean_store_costs_what_follows(copy: Callable[[str], Path]) -> None:
+def test_damage_in_the_last_file_of_a_clean_store_costs_what_follows(copy: Golden) -> None:
     root, rows = copy(CLEAN), _rows(CLEAN)
     flip(root, rows[-3]["physicalOffset"] + 90)
     found = diagnose(str(root))
@@ -116,7 +115,7 @@ def test_damage_in_the_last_file_of_a_clean_store_costs_what_follows(copy: Calla
     assert step is NextStep.SALVAGE
 
 
-def test_a_lost_queue_costs_no_message(copy: Callable[[str], Path]) -> None:
+def test_a_lost_queue_costs_no_message(copy: Golden) -> None:
     root = copy(CLEAN)
     shutil.rmtree(root / "consumequeue" / "Orders" / "1")
     found = diagnose(str(root))
@@ -126,7 +125,7 @@ def test_a_lost_queue_costs_no_message(copy: Callable[[str], Path]) -> None:
     assert step is NextStep.RECOVER
 
 
-def test_a_file_that_is_cut_off_stops_a_broker(copy: Callable[[str], Path]) -> None:
+def test_a_file_that_is_cut_off_stops_a_broker(copy: Golden) -> None:
     root, rows = copy(CLEAN), _rows(CLEAN)
     last = max((root / "commitlog").iterdir())
     whole = [row for row in rows if row["physicalOffset"] < int(last.name)]
@@ -142,7 +141,7 @@ def test_a_file_that_is_cut_off_stops_a_broker(copy: Callable[[str], Path]) -> N
 
 
 @pytest.mark.parametrize("lost_files", [1, 2])
-def test_lost_last_files_are_counted(copy: Callable[[str], Path], lost_files: int) -> None:
+def test_lost_last_files_are_counted(copy: Golden, lost_files: int) -> None:
     root, rows = copy("cleaned-5.5.0"), _rows("cleaned-5.5.0")
     files = sorted((root / "commitlog").iterdir())
     for file in files[-lost_files:]:
@@ -158,7 +157,7 @@ def test_lost_last_files_are_counted(copy: Callable[[str], Path], lost_files: in
 
 
 def test_a_store_with_a_file_that_is_too_long_is_refused_by_all_other_commands(
-    copy: Callable[[str], Path],
+    copy: Golden,
 ) -> None:
     root = copy(CLEAN)
     first = min((root / "commitlog").iterdir())
@@ -171,7 +170,7 @@ def test_a_store_with_a_file_that_is_too_long_is_refused_by_all_other_commands(
 
 
 @pytest.mark.parametrize("name", [f"{1:020d}", "9" * 20, f"{2**63 - 1:020d}", f"{2**64 - 1:020d}"])
-def test_a_file_that_never_was_of_the_log_costs_no_message(copy: Callable[[str], Path], name: str) -> None:
+def test_a_file_that_never_was_of_the_log_costs_no_message(copy: Golden, name: str) -> None:
     root = copy("cleaned-5.5.0")
     (root / "commitlog" / name).write_bytes(b"junk" * 1000)
     found = diagnose(str(root))
@@ -190,7 +189,7 @@ def test_a_file_that_never_was_of_the_log_costs_no_message(copy: Callable[[str],
     assert again.value.args == caught.value.args
 
 
-def test_the_blank_one_of_two_files_of_one_name_is_to_be_moved_away(copy: Callable[[str], Path]) -> None:
+def test_the_blank_one_of_two_files_of_one_name_is_to_be_moved_away(copy: Golden) -> None:
     """A broker with two directories in storePathCommitLog made the file in the other one, too."""
     root = copy("cleaned-5.5.0")
     path = max((root / "commitlog").iterdir())
@@ -201,7 +200,7 @@ def test_the_blank_one_of_two_files_of_one_name_is_to_be_moved_away(copy: Callab
     assert verdict(found)[0].startswith("damaged in 1 place: 1,003 messages readable, none lost")
 
 
-def test_blank_index_files_of_unknown_sizes_hide_no_other_problem(copy: Callable[[str], Path]) -> None:
+def test_blank_index_files_of_unknown_sizes_hide_no_other_problem(copy: Golden) -> None:
     """A power loss: IndexService flushes a file only when it is full."""
     root = copy(CLEAN)
     for path in (root / "index").iterdir():
@@ -219,7 +218,7 @@ def test_blank_index_files_of_unknown_sizes_hide_no_other_problem(copy: Callable
     assert not diagnose(str(root)).of("damage")
 
 
-def test_bytes_are_counted_where_no_queue_tells_the_messages(copy: Callable[[str], Path]) -> None:
+def test_bytes_are_counted_where_no_queue_tells_the_messages(copy: Golden) -> None:
     root, rows = copy(CLEAN), _rows(CLEAN)
     shutil.rmtree(root / "consumequeue")
     last = max(rows, key=lambda row: row["physicalOffset"])
@@ -239,7 +238,7 @@ def test_a_sound_store_and_an_empty_one(golden: Golden, tmp_path: Path) -> None:
     assert verdict(diagnose(str(tmp_path / "empty")))[1] is NextStep.NOTHING
 
 
-def test_warnings_are_counted(copy: Callable[[str], Path]) -> None:
+def test_warnings_are_counted(copy: Golden) -> None:
     root = copy(CLEAN)
     (root / "checkpoint").write_bytes(b"short")
     text, step = verdict(diagnose(str(root)))
@@ -247,7 +246,7 @@ def test_warnings_are_counted(copy: Callable[[str], Path]) -> None:
     assert step is NextStep.NOTHING  # a recovery leaves the checkpoint as it is
 
 
-def test_a_store_in_use_is_checked_again(copy: Callable[[str], Path]) -> None:
+def test_a_store_in_use_is_checked_again(copy: Golden) -> None:
     root = copy(CLEAN)
     with held(root):
         sentence, step = verdict(diagnose(str(root)))
@@ -270,9 +269,7 @@ def test_all_messages_of_a_clean_store_are_readable(golden: Golden, name: str) -
 
 
 @pytest.mark.parametrize("name", [CLEAN, "basic-4.9.7"])
-def test_a_body_that_no_read_can_open_is_lost_for_all(
-    copy: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:
+def test_a_body_that_no_read_can_open_is_lost_for_all(copy: Golden, tmp_path: Path, name: str) -> None:
     """A flipped sysFlag: the body has its checksum, and a client gets no message of it (MessageDecoder)."""
     root = copy(name)
     victim = next(row for row in _rows(name) if row["topic"] == "Orders" and not row["sysFlag"] & 0x301)
@@ -321,7 +318,7 @@ def test_all_bodies_that_can_be_opened_are_readable(golden: Golden) -> None:
         assert diagnose(str(golden(name))).summary.unopened == 0
 
 
-def test_a_crash_does_not_hide_a_topic_that_clients_do_not_find(copy: Callable[[str], Path]) -> None:
+def test_a_crash_does_not_hide_a_topic_that_clients_do_not_find(copy: Golden) -> None:
     root = copy(CRASH)
     path = root / "config/topics.json"
     topics = json.loads(path.read_bytes())
@@ -332,7 +329,7 @@ def test_a_crash_does_not_hide_a_topic_that_clients_do_not_find(copy: Callable[[
     assert "messages of 1 topic that a broker does not serve" in sentence
 
 
-def test_messages_without_an_entry_are_not_readable(copy: Callable[[str], Path]) -> None:
+def test_messages_without_an_entry_are_not_readable(copy: Golden) -> None:
     root = copy(CLEAN)
     damages.zero_the_last_entries(Damaged(root))
     sentence, step = verdict(diagnose(str(root)))
@@ -340,14 +337,14 @@ def test_messages_without_an_entry_are_not_readable(copy: Callable[[str], Path])
     assert step is NextStep.RECOVER
 
 
-def test_the_only_file_of_the_log_is_cut_to_less_than_a_broker_makes(copy: Callable[[str], Path]) -> None:
+def test_the_only_file_of_the_log_is_cut_to_less_than_a_broker_makes(copy: Golden) -> None:
     root = copy("rocksdb-5.5.0")
     (log,) = (root / "commitlog").iterdir()
     os.truncate(log, 900)
     assert diagnose(str(root)).verdict.startswith("damaged in ")
 
 
-def test_the_delay_of_a_level_without_entries_is_asked_for(copy: Callable[[str], Path]) -> None:
+def test_the_delay_of_a_level_without_entries_is_asked_for(copy: Golden) -> None:
     root = copy("delay-tx-5.5.0")
     shown = diagnose(str(root)).lacks_settings
     for path in (root / "consumequeue/SCHEDULE_TOPIC_XXXX").glob("*/*"):
@@ -355,7 +352,7 @@ def test_the_delay_of_a_level_without_entries_is_asked_for(copy: Callable[[str],
     assert (shown, diagnose(str(root)).lacks_settings) == (False, True)
 
 
-def test_a_length_that_no_broker_may_have_is_named(copy: Callable[[str], Path]) -> None:
+def test_a_length_that_no_broker_may_have_is_named(copy: Golden) -> None:
     """Nothing else shows that the only file of the log was cut off where it had only zeros."""
     root = copy("rocksdb-5.5.0")
     (log,) = (root / "commitlog").iterdir()
@@ -366,7 +363,7 @@ def test_a_length_that_no_broker_may_have_is_named(copy: Callable[[str], Path]) 
     assert "mappedFileSizeCommitLog" in found.of("warning")[-1].advice
 
 
-def test_no_recovery_is_advised_before_what_it_refuses(copy: Callable[[str], Path]) -> None:
+def test_no_recovery_is_advised_before_what_it_refuses(copy: Golden) -> None:
     root = copy(CRASH)
     (root / "commitlog/18446744073709551615").write_bytes(bytes(100))
     assert verdict(diagnose(str(root)))[1] is NextStep.NOTHING

@@ -52,8 +52,7 @@ def test_new_files_and_directories_have_the_modes_of_the_umask(tmp_path: Path, m
     assert found == {path: (0o777 if path.is_dir() else 0o666) & ~mask for path in found}
 
 
-def test_a_replaced_file_keeps_its_mode_and_the_old_one_becomes_the_bak(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_replaced_file_keeps_its_mode_and_the_old_one_becomes_the_bak(root: Path) -> None:
     append(root, numbered("T", 0, 1), key=("app", 1))
     topics, ledger = root / "config" / "topics.json", root / ".rmqlog" / "ledger.json"
     topics.chmod(0o664)
@@ -84,8 +83,7 @@ _REPLACED: dict[str, Callable[[str], None]] = {
 
 
 @_AS_ROOT
-def test_what_root_makes_in_a_brokers_store_belongs_to_the_broker(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_what_root_makes_in_a_brokers_store_belongs_to_the_broker(root: Path) -> None:
     for path in _all(root):
         os.chown(path, *_BROKER)
     append(root, numbered("T", 0, 300), key=("app", 1))
@@ -95,11 +93,10 @@ def test_what_root_makes_in_a_brokers_store_belongs_to_the_broker(tmp_path: Path
 
 @_AS_ROOT
 @pytest.mark.parametrize("lost", ["consumequeue/T/1", "consumequeue"])
-def test_consume_queues_that_are_rebuilt_belong_to_the_broker_too(tmp_path: Path, lost: str) -> None:
+def test_consume_queues_that_are_rebuilt_belong_to_the_broker_too(root: Path, lost: str) -> None:
     """Only what is in `consumequeue` shows whose it is: `.rmqlog` is root's, of a version that did not
     look.
     """
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
     for path in _all(root):
         os.chown(path, *(0, 0) if ".rmqlog" in path.parts else _BROKER)

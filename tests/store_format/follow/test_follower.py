@@ -41,6 +41,7 @@ from store_format.read.choice import MessageChoice
 from store_format.read.store import find_queues
 from tests.support import goldens, oracle
 from tests.support.failing_writer import write
+from tests.support.fixtures import Golden
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at
 from tests.support.referee.world import overwrite
@@ -142,8 +143,7 @@ def committing(root: Path, commits: int) -> Iterator[Callable[[], bool]]:
 
 
 @pytest.mark.process
-def test_commits_are_seen_whole(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_commits_are_seen_whole(root: Path) -> None:
     append(root, numbered("T", 0, 40))
     totals = []
     with committing(root, 30) as done:
@@ -198,9 +198,7 @@ def test_a_commit_that_was_broken_off(tmp_path: Path, forks: ForkServer, whole: 
 
 
 @pytest.mark.parametrize("name", [name for name in goldens.NAMES if name != "cluster-5.5.0"])
-def test_stores_of_every_kind(
-    golden: Callable[[str], Path], unchanged: Callable[[Path], object], name: str
-) -> None:
+def test_stores_of_every_kind(golden: Golden, unchanged: Callable[[Path], object], name: str) -> None:
     root, choice = golden(name), MessageChoice(include_system_topics=True)
     with unchanged(root):  # type: ignore[attr-defined] # the fixture's type is a context manager
         follower = followed(root, choice)
@@ -231,8 +229,7 @@ def test_a_queue_that_grows_begins_where_its_messages_begin(tmp_path: Path) -> N
 # ---- what changes a store ----------------------------------------------------------------------------------
 
 
-def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_what_a_look_changed_is_told(root: Path) -> None:
     append(root, numbered("T", 0, 8))
     follower = followed(root)
     assert not follower.look()
@@ -257,11 +254,10 @@ def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_retention_that_deletes_the_file_of_the_last_look(tmp_path: Path) -> None:
+def test_retention_that_deletes_the_file_of_the_last_look(root: Path) -> None:
     """The log begins behind the end of the last look: the next look has all queues, and later looks
     follow.
     """
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
     follower = followed(root)
     for number in range(40, 400, 40):
@@ -276,8 +272,7 @@ def test_retention_that_deletes_the_file_of_the_last_look(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(root: Path) -> None:
     append(root, numbered("T", 0, 20))
     unit = messages_of(root)[10]
     overwrite(root / "commitlog" / oracle.file_name(0), unit.physical_offset + 4, b"\xff" * 60)
@@ -288,8 +283,7 @@ def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(tmp_path: P
         assert ends(follower) == in_batch(root)
 
 
-def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(root: Path) -> None:
     append(root, numbered("T", 0, 4))
     last = messages_of(root)[-1]
     end = last.physical_offset + last.total_size
@@ -319,9 +313,8 @@ def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path)
         assert not follower.look()
 
 
-def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path) -> None:
+def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(root: Path) -> None:
     """A broker that recovered leaves them there: truncation moves positions and clears nothing."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 4))
     last = messages_of(root)[-1]
     end = last.physical_offset + last.total_size

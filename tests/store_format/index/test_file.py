@@ -33,6 +33,7 @@ from store_format.index.file import (
 )
 from store_format.index.query import offsets_in_chain
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.index_writer import IndexFileWriter, IndexWriter, java_string_hash, message_index_keys
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
@@ -45,7 +46,7 @@ STORES = [
 ]
 
 
-def _store(golden: Callable[[str], Path], name: str, broker: str) -> tuple[Path, dict[str, Any]]:
+def _store(golden: Golden, name: str, broker: str) -> tuple[Path, dict[str, Any]]:
     return goldens.brokers(name, golden(name))[broker]
 
 
@@ -158,9 +159,7 @@ def _hex_contents(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
-def test_geometry_of_every_golden_file_is_inferred(
-    golden: Callable[[str], Path], name: str, broker: str
-) -> None:
+def test_geometry_of_every_golden_file_is_inferred(golden: Golden, name: str, broker: str) -> None:
     store, _ = _store(golden, name, broker)
     config = goldens.config(name)
     real = IndexGeometry(
@@ -384,7 +383,7 @@ def test_any_truncation_or_flip_ends_in_offsets_or_a_store_error(
 
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
-def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Callable[[str], Path], name: str) -> None:
+def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Golden, name: str) -> None:
     """Without recovery, the uncapped search over the files left still gives every message that the broker
     gives.
 
@@ -404,7 +403,7 @@ def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Callable[[str], P
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", goldens.NAMES)
-def test_find_gives_every_message_under_all_of_its_keys(golden: Callable[[str], Path], name: str) -> None:
+def test_find_gives_every_message_under_all_of_its_keys(golden: Golden, name: str) -> None:
     """Every key and tag of every message of the store leads to it, beyond the broker's cap of 64.
 
     Kept out: messages whose index files retention deleted, and the light queues' names, under which nothing

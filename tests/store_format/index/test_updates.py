@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,6 +35,7 @@ from store_format.index.updates import (
 )
 from store_format.message.locate import Units, locate
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.index_writer import IndexWriter, message_index_keys
 
 T0 = 1_700_000_000_000
@@ -363,7 +364,7 @@ SMALL_STORES = [
 
 
 @pytest.mark.parametrize(("name", "broker"), SMALL_STORES)
-def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker: str) -> None:
+def test_the_brokers_own_files(golden: Golden, name: str, broker: str) -> None:
     """From the commitlog, all files; where the first messages are gone, all but the first file. Names
     aside.
     """
@@ -390,7 +391,7 @@ def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker:
     assert directory.contents() == list(written.values())
 
 
-def test_the_brokers_own_file_of_default_size(golden: Callable[[str], Path]) -> None:
+def test_the_brokers_own_file_of_default_size(golden: Golden) -> None:
     store = golden("defaults-5.5.0")
     (path,) = (store / "index").iterdir()
     batches = [_unit_batch(units, tags=True) for units in _units(store)]

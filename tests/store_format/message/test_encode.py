@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from store_format.errors import IllegalMessageError
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, body_crcs, encode
 from store_format.message.property_encoder import without_crc_property
 from tests.support import oracle
+from tests.support.fixtures import Golden
 
 _VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8")
@@ -100,14 +101,14 @@ def test_units_equal_the_vectors(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "name", ["basic-5.5.0", "basic-4.9.7", "edge-5.5.0", "batchcq-5.5.0", "delay-tx-5.5.0"]
 )
-def test_what_a_broker_wrote_encodes_to_the_same_bytes(golden: Callable[[str], Path], name: str) -> None:
+def test_what_a_broker_wrote_encodes_to_the_same_bytes(golden: Golden, name: str) -> None:
     messages = commit_log(golden(name))
     units = list(encode(columns_of(messages)))
     assert len(units) > 100
     assert units == stored_units(golden(name), messages)
 
 
-def test_crc_properties_of_a_real_broker(golden: Callable[[str], Path]) -> None:
+def test_crc_properties_of_a_real_broker(golden: Golden) -> None:
     messages = commit_log(golden("propcrc-5.5.0"))
     stored = stored_units(golden("propcrc-5.5.0"), messages)
     assert all(oracle.verify_crc_property(unit) for unit in stored)
@@ -133,7 +134,7 @@ def assign_all(units: EncodedUnits, messages: list[oracle.Message]) -> None:
 
 @pytest.mark.parametrize("kernel", [True, False])
 def test_assigned_later_is_the_same_as_given_at_once(
-    golden: Callable[[str], Path], kernel: bool, monkeypatch: pytest.MonkeyPatch
+    golden: Golden, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "worth", lambda rows, **_: kernel)
     messages = commit_log(golden("edge-5.5.0"))

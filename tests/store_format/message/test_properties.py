@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from store_format.message.properties import (
     parse_crc_property,
 )
 from tests.support import oracle
+from tests.support.fixtures import Golden
 
 _TESTS = Path(__file__).parents[2]
 _VECTORS: dict[str, Any] = json.loads((_TESTS / "vectors" / "vectors.json").read_text("utf-8"))
@@ -82,7 +82,7 @@ def test_hashmap_order_equals_the_jdks(row: dict[str, Any]) -> None:
     assert ordered(*names, capacity=row["table_size"]) == row["iteration_order"]
 
 
-def test_a_real_broker_wrote_in_this_order(golden: Callable[[str], Path]) -> None:
+def test_a_real_broker_wrote_in_this_order(golden: Golden) -> None:
     files = sorted((golden("basic-5.5.0") / "commitlog").iterdir())
     walk = oracle.walk_files({int(file.name): file.read_bytes() for file in files}, files[0].stat().st_size)
     # the broker made these from a client's request

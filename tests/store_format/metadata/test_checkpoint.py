@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from store_format.errors import CorruptStoreError
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata.read import CHECKPOINT_SINCE, Checkpoint, read_checkpoint
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
 
@@ -34,7 +34,7 @@ def test_vector(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", goldens.NAMES)
-def test_golden(golden: Callable[[str], Path], name: str) -> None:
+def test_golden(golden: Golden, name: str) -> None:
     for store, answers in goldens.brokers(name, golden(name)).values():
         expected = answers["checkpoint"]
         assert read_checkpoint(str(store / "checkpoint")) == Checkpoint(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import merge_delay_offsets, write_delay_offsets
 from store_format.metadata.read import read_delay_offsets
 from store_format.opened.store import Opened
+from tests.support.fixtures import Golden
 
 _NOW_MS = 1_795_244_100_000
 
@@ -20,7 +20,7 @@ def _write(root: Path, offsets: dict[int, int]) -> bool:
     return write_delay_offsets(Opened(str(root)), offsets, timestamp=_NOW_MS, files=FileWrites(sync=False))
 
 
-def test_the_file_of_a_5_5_broker_keeps_its_form(golden: Callable[[str], Path]) -> None:
+def test_the_file_of_a_5_5_broker_keeps_its_form(golden: Golden) -> None:
     before = (golden("delay-tx-5.5.0") / "config" / "delayOffset.json").read_bytes()
     after = merge_delay_offsets(before, {3: 7, 14: 6, 4: 1}, timestamp=_NOW_MS)
     assert after == (
@@ -32,7 +32,7 @@ def test_the_file_of_a_5_5_broker_keeps_its_form(golden: Callable[[str], Path]) 
     assert merge_delay_offsets(before, {3: 3, 14: 0}, timestamp=_NOW_MS) is None
 
 
-def test_the_file_of_a_4_9_broker_keeps_its_form(golden: Callable[[str], Path]) -> None:
+def test_the_file_of_a_4_9_broker_keeps_its_form(golden: Golden) -> None:
     before = (golden("basic-4.9.7") / "config" / "delayOffset.json").read_bytes()
     after = merge_delay_offsets(before, {1: 4}, timestamp=_NOW_MS)
     assert after == before.replace(b"{3:2", b"{1:4,3:2")
@@ -40,7 +40,7 @@ def test_the_file_of_a_4_9_broker_keeps_its_form(golden: Callable[[str], Path]) 
 
 @pytest.mark.parametrize(("name", "old"), [("delay-tx-5.5.0", False), ("basic-4.9.7", True)])
 def test_a_new_file_has_the_form_of_the_stores_broker(
-    golden: Callable[[str], Path], tmp_path: Path, name: str, old: bool
+    golden: Golden, tmp_path: Path, name: str, old: bool
 ) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config/topics.json").write_bytes((golden(name) / "config/topics.json").read_bytes())

@@ -4,8 +4,6 @@ wrote of one value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.values import Dialect, TopicConfig, add_topics, dumps, with_integer_keys
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 STORES = [
     (name, broker)
@@ -27,7 +26,7 @@ NOW = 1_700_000_000_000
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
-def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker: str) -> None:
+def test_the_brokers_own_files(golden: Golden, name: str, broker: str) -> None:
     root = goldens.brokers(name, golden(name))[broker][0]
     dialect = Dialect.FASTJSON if "4.9" in name else Dialect.FASTJSON2
     different, count = [], 0
@@ -232,7 +231,7 @@ def test_a_first_topic(data: bytes | None) -> None:
     ],
 )
 def test_a_topic_of_a_store_that_has_some(
-    golden: Callable[[str], Path], name: str, counter: int, timestamp: int, members: str
+    golden: Golden, name: str, counter: int, timestamp: int, members: str
 ) -> None:
     """The broker's text, but for the data version and the new topic at the end of the table."""
     data = (golden(name) / "config" / "topics.json").read_bytes()

@@ -17,6 +17,7 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.group_offsets import merge_consumer_offsets, merge_local_offsets
 from store_format.metadata.read import read_local_offsets
+from tests.support.fixtures import Golden
 
 NOW = 1_800_000_000_000
 
@@ -25,9 +26,7 @@ NOW = 1_800_000_000_000
     ("name", "queue", "old", "new"),
     [("basic-5.5.0", 3, b"3:58", b"3:60"), ("basic-4.9.7", 0, b"0:27,", b"0:30,")],
 )
-def test_one_offset_of_a_brokers_file(
-    golden: Callable[[str], Path], name: str, queue: int, old: bytes, new: bytes
-) -> None:
+def test_one_offset_of_a_brokers_file(golden: Golden, name: str, queue: int, old: bytes, new: bytes) -> None:
     data = (golden(name) / "config" / "consumerOffset.json").read_bytes()
     at = data.index(b'"Orders@CG_some"')
     expected = data[:at] + data[at:].replace(old, new, 1)
@@ -41,7 +40,7 @@ def test_one_offset_of_a_brokers_file(
     assert merge_consumer_offsets(data, "CG_some", {("Orders", queue): offset}, timestamp=NOW) == expected
 
 
-def test_a_group_of_its_own_beside_the_others(golden: Callable[[str], Path]) -> None:
+def test_a_group_of_its_own_beside_the_others(golden: Golden) -> None:
     data = (golden("basic-5.5.0") / "config" / "consumerOffset.json").read_bytes()
     offsets = {("Orders", 2): 5, ("%RETRY%new", 0): 0, ("Orders", 10): 7}
     text = merge_consumer_offsets(data, "new", offsets, timestamp=NOW)

@@ -42,6 +42,7 @@ from store_format.metadata.values import (
 )
 from store_format.opened.store import Opened
 from tests.support import goldens
+from tests.support.fixtures import Golden
 
 
 def _root(tmp_path: Path, name: str, text: str | None) -> str:
@@ -61,7 +62,7 @@ def _decoded(root: str, name: str) -> object:
 
 
 @pytest.mark.parametrize("name", goldens.NAMES)
-def test_golden(golden: Callable[[str], Path], name: str) -> None:
+def test_golden(golden: Golden, name: str) -> None:
     """Offsets and topics are the broker's own view; where the file is missing, nothing was expected and the
     `.bak` speaks.
     """
@@ -90,7 +91,7 @@ def test_golden(golden: Callable[[str], Path], name: str) -> None:
         assert (read_subscription_groups(Opened(root)) is None) == (answers["topics"] is None)
 
 
-def test_golden_topics_and_groups_in_both_dialects(golden: Callable[[str], Path]) -> None:
+def test_golden_topics_and_groups_in_both_dialects(golden: Golden) -> None:
     for name in ("basic-4.9.7", "basic-5.5.0"):
         root = str(golden(name))
         topics, groups = read_topics(Opened(root)), read_subscription_groups(Opened(root))
@@ -108,7 +109,7 @@ def test_golden_topics_and_groups_in_both_dialects(golden: Callable[[str], Path]
     assert "BatchCQ" in {topic.queue_type for topic in batch.values()}
 
 
-def test_golden_metrics(golden: Callable[[str], Path]) -> None:
+def test_golden_metrics(golden: Golden) -> None:
     root = str(golden("delay-tx-5.5.0"))
     timer, transaction = read_timer_metrics(Opened(root)), _decoded(root, "transactionMetrics")
     assert timer == {"Timer": Metric(30, 1795244069070)}

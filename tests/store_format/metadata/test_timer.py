@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from store_format.metadata.timer import (
 )
 from store_format.opened.store import Opened
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.index_writer import java_string_hash
 
 VECTOR = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["timer"]
@@ -82,7 +82,7 @@ def _slot_time(out_ms: int, unit: np.void) -> int:
 
 
 @pytest.mark.parametrize("name", ["delay-tx-5.5.0", "pop-5.5.0"])
-def test_every_unit_is_a_message_of_the_timer_topic(golden: Callable[[str], Path], name: str) -> None:
+def test_every_unit_is_a_message_of_the_timer_topic(golden: Golden, name: str) -> None:
     """One unit per message, in order, each in the chain of the slot that TIMER_OUT_MS gives, and every slot's
     count right.
     """

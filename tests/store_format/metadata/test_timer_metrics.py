@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,10 @@ from store_format.files.write import FileWrites
 from store_format.metadata.read import read_timer_metrics
 from store_format.metadata.timer_write import merge_timer_metrics, write_timer_metrics
 from store_format.opened.store import Opened
+from tests.support.fixtures import Golden
 
 
-def test_the_form_is_that_of_a_broker(golden: Callable[[str], Path]) -> None:
+def test_the_form_is_that_of_a_broker(golden: Golden) -> None:
     data = (golden("delay-tx-5.5.0") / "config" / "timermetrics").read_bytes()
     merged = merge_timer_metrics(data, {"Timer": -3}, timestamp=9)
     assert merged is not None

@@ -5,10 +5,7 @@ a note.
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from pathlib import Path
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -25,6 +22,7 @@ from store_format.store import MessageStore
 from store_format.views.registry import VIEWS
 from store_format.views.trace import TRACE_COLUMNS
 from tests.support import goldens
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.hostile_store import (
     HOSTILE_ID,
     HOSTILE_PROPERTIES,
@@ -33,9 +31,6 @@ from tests.support.hostile_store import (
     write_hostile_store,
 )
 from tests.support.html_check import Page, read_page
-
-Golden = Callable[[str], Path]
-Unchanged = Callable[[Path], AbstractContextManager[None]]
 
 NOW = 1_800_000_000_000
 WARNING = "w"
@@ -179,8 +174,8 @@ def test_a_timeline_has_an_end() -> None:
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
-def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) -> None:
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+def test_flipped_bytes_of_every_file(copy_of: Golden, seed: int) -> None:
+    root = copy_of("delay-tx-5.5.0")
     chance = random.Random(seed)
     files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
     looked = 0
@@ -300,8 +295,8 @@ def test_the_life_of_a_message(golden: Golden) -> None:
     assert "no message with this id" in _page(timeline(store.trace("none"), "none")).text
 
 
-def test_a_diagnosis(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_a_diagnosis(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     store = MessageStore.open(str(root))
     assert "no problems" in read_page(store.diagnose()._repr_html_()).text
     assert "no problems" in _page(view_card(store, "problems")).text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from store_format.opened.store import Opened
 from store_format.survey.snapshot import find_log_end, take_snapshot
 from tests.store_format.read.test_readable_end import Broker
 from tests.store_format.read.test_written_end import recovered
+from tests.support.fixtures import Golden
 
 
 def both(root: Path, state: StoreState) -> tuple[int | None, int | None]:
@@ -26,7 +26,7 @@ def both(root: Path, state: StoreState) -> tuple[int | None, int | None]:
 
 @pytest.mark.parametrize("state", StoreState)
 @pytest.mark.parametrize("name", ["basic-5.5.0", "crash-5.5.0"])
-def test_stores_of_brokers(golden: Callable[[str], Path], name: str, state: StoreState) -> None:
+def test_stores_of_brokers(golden: Golden, name: str, state: StoreState) -> None:
     end, of_all = both(golden(name), state)
     assert end == of_all
     assert (end is None) is (state is not StoreState.CRASHED)

@@ -22,6 +22,7 @@ from store_format.opened.store import Opened
 from store_format.read.tolerance import Tolerance
 from store_format.survey.log_end import ReadableEnd, end_after_crash, find_readable_end
 from tests.support import goldens, oracle
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.referee.world import overwrite as overwrite_file
 from tests.support.staged import append, make_store, messages_of, numbered, stage
@@ -31,11 +32,6 @@ _DAMAGED = 30  # of the golden's messages in the order of the log
 
 Rows = list[tuple[str, int, int]]
 Copy = Callable[[str], Path]
-
-
-@pytest.fixture
-def copy(golden: Callable[[str], Path], tmp_path: Path) -> Copy:
-    return lambda name: shutil.copytree(golden(name), tmp_path / name)
 
 
 def told(name: str) -> list[dict[str, Any]]:
@@ -86,8 +82,10 @@ _DAMAGES = {
 
 @pytest.mark.golden
 @pytest.mark.parametrize("how", _DAMAGES)
-def test_only_the_damaged_message_is_missing(copy: Copy, how: str, caplog: pytest.LogCaptureFixture) -> None:
-    root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
+def test_only_the_damaged_message_is_missing(
+    copy_of: Golden, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, rows = copy_of("crash-5.5.0"), told("crash-5.5.0")
     at, data = _DAMAGES[how]
     overwrite(root, rows[_DAMAGED]["physicalOffset"] + at, data)
     assert rows_of(root, "DROPMALFORMED") == identities(rows[:_DAMAGED] + rows[_DAMAGED + 1 :])
@@ -100,8 +98,8 @@ def test_only_the_damaged_message_is_missing(copy: Copy, how: str, caplog: pytes
 
 
 @pytest.mark.golden
-def test_what_is_torn_at_the_end_stays_the_end(copy: Copy, caplog: pytest.LogCaptureFixture) -> None:
-    root = copy("crash-torn-5.5.0")
+def test_what_is_torn_at_the_end_stays_the_end(copy_of: Golden, caplog: pytest.LogCaptureFixture) -> None:
+    root = copy_of("crash-torn-5.5.0")
     assert rows_of(root) == identities(told("crash-torn-5.5.0"))
     assert caplog.records == []
 
@@ -511,11 +509,10 @@ def test_a_recovery_is_named_only_where_one_is_known(
 
 
 @pytest.mark.parametrize("crashed", [True, False])
-def test_the_advice_to_give_messages_up_works(tmp_path: Path, crashed: bool) -> None:
+def test_the_advice_to_give_messages_up_works(root: Path, crashed: bool) -> None:
     """Queues and index end where the log does then; the index ends in front of the checkpoint's time, as that
     of a flushed store.
     """
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 24) + numbered("U", 0, 24))
     (root / ".rmqlog" / "ledger.json").unlink()
     if crashed:

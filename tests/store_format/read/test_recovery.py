@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,11 @@ from store_format.read.store import Store
 from store_format.survey.log_end import end_after_crash, end_after_stop
 from store_format.survey.newest_entries import missing_entries
 from tests.support import goldens, oracle
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.referee.made import BrokerStore
 
 Queue = tuple[str, int]
-Golden = Callable[[str], Path]
 
 CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]

@@ -5,8 +5,6 @@ Units that are read together are the bytes of the commitlog, whatever lies betwe
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -21,13 +19,14 @@ from store_format.message.locate import Identity
 from store_format.message.one import HEAD_SIZE_MAX
 from store_format.message.properties import PropertyTable
 from store_format.read.stored_messages import read_stored, read_stored_slice, read_units
+from tests.support.fixtures import Golden
 from tests.support.popped import TOPIC, popped_store
 
 GOLDENS = ("basic-4.9.7", "delay-tx-5.5.0", "edge-5.5.0", "retry-dlq-5.5.0", "pop-5.5.0")
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_columns_encode_to_the_stored_bytes(golden: Callable[[str], Path], name: str) -> None:
+def test_columns_encode_to_the_stored_bytes(golden: Golden, name: str) -> None:
     store = MessageStore.open(str(golden(name)))
     count = 0
     for queue in store.queues():
@@ -45,8 +44,8 @@ def test_columns_encode_to_the_stored_bytes(golden: Callable[[str], Path], name:
     assert count > 20
 
 
-def test_order_gaps_and_damage(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    root = shutil.copytree(golden("basic-5.5.0"), tmp_path / "store")
+def test_order_gaps_and_damage(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     store = MessageStore.open(str(root))
     queue = next(queue for queue in store.queues() if queue.max_offset - queue.min_offset > 8)
     whole, _, _ = read_stored_slice(store.log, queue.piece())
@@ -73,7 +72,7 @@ def test_order_gaps_and_damage(golden: Callable[[str], Path], tmp_path: Path) ->
     assert found.physical_offsets.tolist() == asked[places].tolist()
 
 
-def test_another_queue_s_message_is_damage(golden: Callable[[str], Path]) -> None:
+def test_another_queue_s_message_is_damage(golden: Golden) -> None:
     store = MessageStore.open(str(golden("basic-5.5.0")))
     first, second = [queue for queue in store.queues("TopicA".__ne__) if queue.max_offset > 3][:2]
     messages, _, _ = read_stored_slice(store.log, second.piece())

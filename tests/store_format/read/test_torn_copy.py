@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from store_format.message.columns import decode_options_of
 from store_format.names import QueueKey
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
+from tests.support.fixtures import Golden
 
 _GOLDEN = "crash-5.5.0"
 _PART = 8 << 10  # as an upload has parts of 8 MiB and more
@@ -41,7 +41,7 @@ def _rows(path: Path, mode: str = "FAILFAST") -> dict[QueueKey, _Rows | None]:
     return found
 
 
-def _copy(golden: Callable[[str], Path], target: Path) -> tuple[Path, Path, int]:
+def _copy(golden: Golden, target: Path) -> tuple[Path, Path, int]:
     """(a copy of the crashed store, the last file with messages, where they end in it)"""
     root = Path(shutil.copytree(golden(_GOLDEN), target))
     last = max(at for rows in _rows(root).values() for at in (rows or {}).values())
@@ -68,7 +68,7 @@ def _clear_entries(root: Path, physical_offset: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("are_queues_older", [False, True])
 def test_missing_parts_of_the_last_file(
-    golden: Callable[[str], Path],
+    golden: Golden,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     seed: int,

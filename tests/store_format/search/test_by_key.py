@@ -20,9 +20,8 @@ from store_format.layouts import INDEX_HEADER
 from store_format.search.look_up import Found
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
-
-Golden = Callable[[str], Path]
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 LONG_MAX = 2**63 - 1
@@ -154,8 +153,8 @@ def test_any_topic_is_every_topic(golden: Golden, name: str) -> None:
 
 
 @pytest.fixture
-def copy(golden: Golden, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "basic-5.5.0"))
+def copy(copy_of: Golden) -> Path:
+    return copy_of("basic-5.5.0")
 
 
 def _answers(root: Path, keys: list[tuple[str, str]]) -> tuple[list[list[int]], set[str]]:

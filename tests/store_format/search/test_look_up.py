@@ -17,9 +17,8 @@ from store_format.read.tolerance import Tolerance
 from store_format.search.look_up import Found, How, KeySearch, bytes_to_scan
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
-
-Golden = Callable[[str], Path]
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 
@@ -104,8 +103,8 @@ def test_an_id_is_no_key(golden: Golden) -> None:
     assert store.find(message_id=key).table.num_rows == 0
 
 
-def test_a_damaged_message_found_by_its_offset(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_a_damaged_message_found_by_its_offset(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     row = next(row for row in _rows("basic-5.5.0") if row["topic"] == "Orders" and row["body"])
     file = root / "commitlog" / oracle.file_name(row["physicalOffset"] // 262144 * 262144)
     data = bytearray(file.read_bytes())
@@ -157,8 +156,8 @@ def test_contradictions(golden: Golden) -> None:
         store.find(message_id="b", columns=["tag"])
 
 
-def test_how_much_there_is_to_scan(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_how_much_there_is_to_scan(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     question, how = MessageChoice(("Orders",), key="k"), How(("body",))
     size = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
 

@@ -32,9 +32,8 @@ from tests.support.staged import append, deleted_topic, make_store, numbered
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topics T and Other; T was deleted."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 8) + numbered("Other", 0, 4))
     deleted_topic(root, "T")
     return root

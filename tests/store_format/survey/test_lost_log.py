@@ -4,7 +4,6 @@ says so in the words of the writers, and none takes the store for an empty one.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,16 +24,17 @@ from store_format.errors import StoreNotFoundError
 from store_format.files.read import FileCache
 from store_format.opened.store import Opened
 from store_format.survey.gone import find_lost_log
-from tests.support.staged import append, make_store, numbered
+from tests.support.fixtures import Golden
+from tests.support.staged import append, numbered
 
 _SAID = r"has no message, but .* Mount the commitlog's disk, or give the commitlog's directories"
 _FILE_SIZE = 262144
 
 
 @pytest.fixture(params=["empty directory", "empty file", "only zeros"])
-def lost(request: pytest.FixtureRequest, golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def lost(request: pytest.FixtureRequest, copy_of: Golden) -> Path:
     """A store whose commitlog's disk is not mounted, in three ways."""
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    root = copy_of("basic-5.5.0")
     _unmount(root, request.param)
     return root
 
@@ -81,12 +81,11 @@ def test_no_command_counts_what_nobody_can_read(
 
 @pytest.mark.golden
 def test_a_store_of_a_cluster_is_named(
-    golden: Callable[[str], Path],
-    tmp_path: Path,
+    copy_of: Golden,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    root = Path(shutil.copytree(golden("cluster-5.5.0"), tmp_path / "cluster"))
+    root = copy_of("cluster-5.5.0")
     _unmount(root / "broker-b", "empty directory")
     for split in ("queue", "commitlog", "wholeQueue"):
         with pytest.raises(StoreNotFoundError, match=f"{root}/broker-b: the commitlog .*{_SAID}"):
@@ -100,10 +99,8 @@ def test_a_store_of_a_cluster_is_named(
 
 @pytest.mark.golden
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-def test_a_stream_waits_for_the_disk_with_an_error(
-    golden: Callable[[str], Path], tmp_path: Path, fail_on_data_loss: str
-) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_a_stream_waits_for_the_disk_with_an_error(copy_of: Golden, fail_on_data_loss: str) -> None:
+    root = copy_of("basic-5.5.0")
     given = {"path": str(root), "startingOffsets": "earliest", "failOnDataLoss": fail_on_data_loss}
     positions = StreamPositions(StreamStores(parse_read_options(given, where=STREAM)))
     start = positions.initial()
@@ -126,16 +123,14 @@ def test_verify_says_so_and_checks_nothing_else(lost: Path) -> None:
     assert step is NextStep.AGAIN
 
 
-def test_a_log_that_was_begun_since_it_was_listed(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_log_that_was_begun_since_it_was_listed(root: Path) -> None:
     listed = CommitLog.open((f"{root}/commitlog",), FileCache())
     assert not listed.files
     append(root, numbered("T", 0, 5))
     assert find_lost_log(Opened(str(root)), listed) is None
 
 
-def test_a_new_store_and_a_store_of_dledger_are_not_refused(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_new_store_and_a_store_of_dledger_are_not_refused(root: Path) -> None:
     assert MessageStore.open(str(root)).queues() == []
     append(root, numbered("T", 0, 5))
     (root / "commitlog").rename(root / "dledger-broker-a")

@@ -14,13 +14,12 @@ from store_format.opened.store import Opened
 from store_format.read.store import Store
 from store_format.survey.fates import KnownEnd, committed_ends, known_ends, ledger_ends
 from tests.support.referee.world import overwrite
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, numbered
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topics T, with 5 messages, and V, to which a second commit added the 3rd message of 3."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 5, queues=1) + numbered("V", 0, 2, queues=1))
     append(root, numbered("V", 2, 1, queues=1))
     return root

@@ -9,7 +9,6 @@ import json
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ import pytest
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
-from tests.support.staged import deleted_topic, make_store
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
+from tests.support.staged import deleted_topic
 
 NOW = 1_795_244_400_000  # a few minutes after the brokers were shut down
 
@@ -89,8 +87,8 @@ def test_timer_messages_are_those_that_the_broker_counted(golden: Golden, name: 
         assert (row["topic"], row["queueId"]) == (properties["REAL_TOPIC"], int(properties["REAL_QID"]))
 
 
-def test_without_the_brokers_notes_it_is_unknown_what_is_delivered(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+def test_without_the_brokers_notes_it_is_unknown_what_is_delivered(copy_of: Golden) -> None:
+    root = copy_of("delay-tx-5.5.0")
     for name in ("delayOffset.json", "delayOffset.json.bak", "timercheck"):
         (root / "config" / name).unlink()
     rows = view(root, "delayed")
@@ -98,8 +96,8 @@ def test_without_the_brokers_notes_it_is_unknown_what_is_delivered(golden: Golde
     assert sum(row["kind"] == "level" for row in rows) == len(_told("delay-tx-5.5.0", "SCHEDULE_TOPIC_XXXX"))
 
 
-def test_without_consume_queues_the_same_messages_wait(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+def test_without_consume_queues_the_same_messages_wait(copy_of: Golden) -> None:
+    root = copy_of("delay-tx-5.5.0")
     expected = {name: view(root, name) for name in ("delayed", "transactions", "deadLetters")}
     shutil.rmtree(root / "consumequeue")
     for name, rows in expected.items():
@@ -142,8 +140,8 @@ def test_transactions(golden: Golden) -> None:
     assert Counter(row["state"] for row in rows) == {"committed": 32, "rolled back": 32, "pending": 16}
 
 
-def test_a_half_message_whose_op_is_deleted_is_unknown(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+def test_a_half_message_whose_op_is_deleted_is_unknown(copy_of: Golden) -> None:
+    root = copy_of("delay-tx-5.5.0")
     deleted_topic(root, "RMQ_SYS_TRANS_OP_HALF_TOPIC")
     states = Counter(row["state"] for row in view(root, "transactions"))
     assert (states["committed"], states["rolled back"]) == (32, 0)
@@ -173,8 +171,8 @@ def test_dead_letters(golden: Golden) -> None:
         assert _ms(row["storeTimestamp"]) == message["storeTimestamp"]
 
 
-def test_a_damaged_dead_letter_hides_no_other(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
+def test_a_damaged_dead_letter_hides_no_other(copy_of: Golden) -> None:
+    root = copy_of("retry-dlq-5.5.0")
     victim = next(row for row in goldens.expected_rows("retry-dlq-5.5.0") if row["topic"] == "%DLQ%CG_fail")
     file = root / "commitlog" / "00000000000000000000"
     data = bytearray(file.read_bytes())
@@ -206,8 +204,7 @@ def _timer(unique: str, due: int, **more: str) -> dict[str, str]:
     return {"UNIQ_KEY": unique, "TIMER_OUT_MS": str(due), "REAL_TOPIC": "Orders", "REAL_QID": "3", **more}
 
 
-def test_timer_messages_put_back_and_recalled(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_timer_messages_put_back_and_recalled(root: Path) -> None:
     later = NOW + 10_000
     _append(
         root,
@@ -240,8 +237,7 @@ def test_timer_messages_put_back_and_recalled(tmp_path: Path) -> None:
     assert (rolled["rollTimes"], rolled["storedQueueOffset"], rolled["queueId"]) == (1, 4, 3)
 
 
-def test_transactions_that_were_discarded_and_those_in_rocksdb(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_transactions_that_were_discarded_and_those_in_rocksdb(root: Path) -> None:
     half = {"REAL_TOPIC": "Orders", "REAL_QID": "0", "PGROUP": "p"}
     _append(root, "Orders", [{}])
     a, b, c, d = ({"UNIQ_KEY": name, **half} for name in "abcd")
@@ -259,9 +255,9 @@ def test_transactions_that_were_discarded_and_those_in_rocksdb(tmp_path: Path) -
     assert {row["ageMs"] for row in rows} == {5000}
 
 
-def test_a_transaction_is_decided_where_its_topic_is_deleted(golden: Golden, tmp_path: Path) -> None:
+def test_a_transaction_is_decided_where_its_topic_is_deleted(copy_of: Golden) -> None:
     """Without the topic's queues nothing says whether a half message was committed or rolled back."""
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    root = copy_of("delay-tx-5.5.0")
     shutil.rmtree(root / "consumequeue" / "Tx")
     scanned = Counter(row["state"] for row in view(root, "transactions"))
     assert scanned == {"committed": 32, "rolled back": 32, "pending": 16}

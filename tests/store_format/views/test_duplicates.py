@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from store_format.views import duplicates
 from tests.support import oracle
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.staged import append, make_store, numbered
 
@@ -30,8 +30,7 @@ def store_at(root: Path, at_ms: int, topic: str, *messages: tuple[int, dict[str,
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = make_store(tmp_path / "store")
+def root(root: Path) -> Path:
     store_at(root, AT, "T", (0, {"UNIQ_KEY": "A", "KEYS": "o1 o1"}), (1, {"UNIQ_KEY": "B", "KEYS": "o2 red"}))
     store_at(root, AT + 1000, "T", (3, {"UNIQ_KEY": "A", "KEYS": "o1 o1"}), (2, {}), (2, {"TAGS": "t"}))
     blue = {"UNIQ_KEY": "C", "KEYS": "o2 blue"}
@@ -87,7 +86,7 @@ def test_nothing_is_double_in_a_store_without_repeats(tmp_path: Path) -> None:
     assert MessageStore.open(str(root)).view("duplicates").num_rows == 0
 
 
-def test_the_brokers_copies_of_one_message_are_no_duplicates(golden: Callable[[str], Path]) -> None:
+def test_the_brokers_copies_of_one_message_are_no_duplicates(golden: Golden) -> None:
     for name in ("retry-dlq-5.5.0", "delay-tx-5.5.0", "pop-5.5.0"):
         table = MessageStore.open(str(golden(name))).view("duplicates")
         assert [row for row in table.to_pylist() if row["by"] == "msgId"] == [], name

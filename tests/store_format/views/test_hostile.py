@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,7 @@ import pytest
 from store_format.errors import StoreError
 from store_format.store import MessageStore
 from store_format.views.registry import VIEWS
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 NOW = 1_800_000_000_000
 
@@ -49,8 +46,8 @@ def _look(root: Path) -> int:
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=() if seed < 2 else pytest.mark.whole) for seed in range(6)]
 )
-def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) -> None:
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+def test_flipped_bytes_of_every_file(copy_of: Golden, seed: int) -> None:
+    root = copy_of("delay-tx-5.5.0")
     chance = random.Random(seed)
     files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
     assert _look(root) == len(VIEWS) + 2
@@ -80,8 +77,8 @@ CONFIGS = {
 
 @pytest.mark.process
 @pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS)
-def test_hostile_offsets(golden: Golden, tmp_path: Path, text: str) -> None:
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+def test_hostile_offsets(copy_of: Golden, text: str) -> None:
+    root = copy_of("delay-tx-5.5.0")
     files = ("consumerOffset.json", "delayOffset.json")
     for name in (*files, *(f"{file}.bak" for file in files)):
         (root / "config" / name).write_text(text)
@@ -100,8 +97,8 @@ TOPICS = {
 @pytest.mark.process
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", TOPICS.values(), ids=TOPICS.keys())
-def test_hostile_topics(golden: Golden, tmp_path: Path, text: str) -> None:
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+def test_hostile_topics(copy_of: Golden, text: str) -> None:
+    root = copy_of("delay-tx-5.5.0")
     for name in ("topics.json", "topics.json.bak"):
         (root / "config" / name).write_text(text)
     assert _look(root) == len(VIEWS) + 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,9 @@ from store_format.pop.log import InFlightLog, in_flight_directory
 from store_format.pop.state import PopState
 from store_format.store import MessageStore
 from store_format.views.retention import unread_before
+from tests.support.fixtures import Golden
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_and_open, popped_store
 
-Golden = Callable[[str], Path]
 NOW = 1_800_000_000_000
 _KNOWN = ("lagMessages", "readyMessages", "inFlightMessages")
 
@@ -155,8 +153,8 @@ def test_what_a_broker_left_in_flight(golden: Golden) -> None:
     assert told == {("CG_pop", 1, None, "broker")}
 
 
-def test_state_of_pop_in_rocksdb_is_unknown(golden: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden("pop-5.5.0"), tmp_path / "store")
+def test_state_of_pop_in_rocksdb_is_unknown(copy_of: Golden) -> None:
+    root = copy_of("pop-5.5.0")
     kv = root / "kvStore"
     kv.mkdir()
     (kv / "CURRENT").write_text("MANIFEST-000001\n")

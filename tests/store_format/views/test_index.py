@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ import pytest
 from store_format.index.file import index_key, key_hash
 from store_format.store import MessageStore
 from tests.support import goldens
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 NOW = 1_795_244_400_000

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 from store_format.store import MessageStore
 from store_format.views.lag import lag_table
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.popped import popped_and_open
-
-Golden = Callable[[str], Path]
 
 STORES = [
     (name, broker)
@@ -99,8 +97,8 @@ def test_offsets_are_unknown_without_the_file(golden: Golden) -> None:
 
 
 @pytest.fixture
-def copy(golden: Golden, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def copy(copy_of: Golden) -> Path:
+    return copy_of("basic-5.5.0")
 
 
 def _put_offsets(
@@ -111,8 +109,8 @@ def _put_offsets(
 
 
 @pytest.mark.parametrize("name", ["basic-5.5.0", "batchcq-5.5.0"])
-def test_without_consume_queues_the_log_gives_the_same_lag(golden: Golden, tmp_path: Path, name: str) -> None:
-    root = Path(shutil.copytree(golden(name), tmp_path / "store"))
+def test_without_consume_queues_the_log_gives_the_same_lag(copy_of: Golden, name: str) -> None:
+    root = copy_of(name)
     expected = [row for row in _rows(root) if row["maxOffset"]]
     assert any(row["lagBytes"] for row in expected)
     for folder in ("consumequeue", "batchconsumequeue"):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from store_format.store import MessageStore
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 NOW = 1_900_000_000_000
 
 
@@ -55,8 +53,8 @@ def test_pop_counts(golden: Golden) -> None:
     assert row["oldestPopTimestamp"] is not None
 
 
-def test_unknown_queues_are_counted_and_not_added(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_unknown_queues_are_counted_and_not_added(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     path = root / "config" / "consumerOffset.json"
     # No offset of queue 1, and one of a queue that the store does not have.
     offsets = {"Orders@CG_some": {"0": 64, "2": 64, "3": 58, "9": 5}}

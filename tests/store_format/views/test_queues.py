@@ -5,7 +5,6 @@ disk.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import pytest
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.reads import flip
 from tests.support.referee.answers import rmqlog
 from tests.support.staged import append, make_store, numbered
-
-Golden = Callable[[str], Path]
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 NOW = 1_800_000_000_000
@@ -102,8 +100,8 @@ def test_groups(golden: Golden) -> None:
     assert rows["CG_direct"]["retryMaxTimes"] == 16
 
 
-def test_a_pop_retry_topic_is_no_group(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("pop-5.5.0"), tmp_path / "store"))
+def test_a_pop_retry_topic_is_no_group(copy_of: Golden) -> None:
+    root = copy_of("pop-5.5.0")
     text = (root / "config" / "topics.json").read_text()
     assert '"PopWork":{' in text
     # without its topic, too, the group that has its offsets owns it
@@ -125,8 +123,8 @@ def test_groups_lag_is_the_sum_of_their_queues(golden: Golden) -> None:
         assert group["lagMs"] == max((row["lagMs"] for row in mine), default=None)
 
 
-def test_a_topic_that_is_not_configured_any_more(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+def test_a_topic_that_is_not_configured_any_more(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
     text = (root / "config" / "topics.json").read_text()
     (root / "config" / "topics.json").write_text(text.replace('"Orders":{', '"Others":{', 1))
     rows = {row["topic"]: row for row in view(root, "topics")}

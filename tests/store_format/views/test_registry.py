@@ -11,8 +11,7 @@ import pytest
 from store_format.errors import OptionError
 from store_format.store import MessageStore
 from store_format.views.registry import VIEWS, view_batches
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 NOW = 1_800_000_000_000
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from bisect import bisect_right
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,7 @@ import pytest
 from store_format.store import MessageStore
 from store_format.views.retention import retention_rows
 from tests.support import goldens
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 NOW = 1_795_244_400_000
 HOUR = 3_600_000
@@ -27,9 +24,9 @@ def view(root: Path, name: str, now: int = NOW) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def aged(golden: Golden, tmp_path: Path) -> Path:
+def aged(copy_of: Golden) -> Path:
     """A store whose commitlog files were modified an hour apart, the last one now."""
-    root = Path(shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "store"))
+    root = copy_of("cleaned-5.5.0")
     files = sorted((root / "commitlog").iterdir())
     for age, file in enumerate(reversed(files)):
         os.utime(file, ns=(0, (NOW - age * HOUR) * 1_000_000))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,8 @@ from store_format.store import MessageStore
 from store_format.views.consume_time import trace_events
 from store_format.views.trace import TRACE_COLUMNS
 from tests.support import goldens
+from tests.support.fixtures import Golden
 from tests.support.popped import popped_and_open
-from tests.support.staged import make_store
-
-Golden = Callable[[str], Path]
 
 
 def life(root: Path, message_id: str) -> list[dict[str, Any]]:
@@ -174,17 +171,17 @@ def test_an_unknown_id_has_no_life(golden: Golden) -> None:
     assert life(golden("basic-5.5.0"), "nothing like an id") == []
 
 
-def test_without_index_and_queues(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
+def test_without_index_and_queues(copy_of: Golden) -> None:
+    root = copy_of("retry-dlq-5.5.0")
     for folder in ("index", "consumequeue"):
         shutil.rmtree(root / folder)
     assert _short(life(root, FAILED)) == RETRIED
 
 
 @pytest.mark.parametrize("is_filed", [True, False])
-def test_the_queue_says_when_a_delayed_message_is_due(golden: Golden, tmp_path: Path, is_filed: bool) -> None:
+def test_the_queue_says_when_a_delayed_message_is_due(copy_of: Golden, is_filed: bool) -> None:
     """ScheduleMessageService reads the time in the queue. The broker had longer levels."""
-    root = Path(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
+    root = copy_of("retry-dlq-5.5.0")
     [waiting] = [row for row in _copies("retry-dlq-5.5.0")[FAILED] if row["topic"] == "SCHEDULE_TOPIC_XXXX"]
     due = waiting["storeTimestamp"] + 3_610_000
     queue = root / "consumequeue/SCHEDULE_TOPIC_XXXX" / str(waiting["queueId"])
@@ -216,8 +213,7 @@ def _append(root: Path, topic: str, properties: list[bytes], bodies: list[bytes]
     )
 
 
-def test_a_message_without_unique_key_is_found_by_its_origin(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_message_without_unique_key_is_found_by_its_origin(root: Path) -> None:
     _append(root, "Orders", [b"KEYS\x01k\x02"], [b"first"])
     (batch,) = MessageStore.open(str(root)).scan(["offsetMsgId"])
     origin = batch["offsetMsgId"][0].as_py()
@@ -227,8 +223,7 @@ def test_a_message_without_unique_key_is_found_by_its_origin(tmp_path: Path) -> 
     assert [what for what, _, _ in _short(life(root, origin))] == ["born", "stored", "retry 1"]
 
 
-def test_what_clients_traced(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_what_clients_traced(root: Path) -> None:
     _append(root, "Orders", [b"UNIQ_KEY\x01ID1\x02"], [b"x"])
     sent = ["Pub", "1700000000500", "DefaultRegion", "P", "Orders", "ID1"]
     sent += ["t", "k", "127.0.0.1:10911", "1", "7", "0", "FF", "true"]
@@ -258,8 +253,8 @@ def test_trace_records_of_any_bytes(body: bytes) -> None:
     assert [event.time_ms for event in trace_events(body, {"ID1"})] in ([], [None])
 
 
-def test_a_damaged_copy_is_left_out(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
+def test_a_damaged_copy_is_left_out(copy_of: Golden) -> None:
+    root = copy_of("retry-dlq-5.5.0")
     victim = next(row for row in _copies("retry-dlq-5.5.0")[FAILED] if row["topic"] == "%RETRY%CG_fail")
     file = root / "commitlog" / "00000000000000000000"
     data = bytearray(file.read_bytes())
@@ -269,9 +264,8 @@ def test_a_damaged_copy_is_left_out(golden: Golden, tmp_path: Path) -> None:
     assert ("dead letter", "%DLQ%CG_fail", "CG_fail") in _short(life(root, FAILED))
 
 
-def test_a_delay_level_that_is_no_number_is_unknown(tmp_path: Path) -> None:
+def test_a_delay_level_that_is_no_number_is_unknown(root: Path) -> None:
     """A client without this fix appends properties without a separator, and DELAY has two of them."""
-    root = make_store(tmp_path / "store")
     properties = b"DELAY\x013Pinpoint\x010\x02REAL_TOPIC\x01Orders\x02REAL_QID\x010\x02UNIQ_KEY\x01U1\x02"
     _append(root, "SCHEDULE_TOPIC_XXXX", [properties], [b"d"], queue_id=20)
     shutil.rmtree(root / "consumequeue")

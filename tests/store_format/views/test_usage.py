@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ import pytest
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
 from tests.support import goldens
-from tests.support.staged import make_store
-
-Golden = Callable[[str], Path]
+from tests.support.fixtures import Golden
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 NOW = 1_795_244_400_000
@@ -70,8 +67,7 @@ def test_usage_by_topic_and_day(golden: Golden, name: str, broker: str) -> None:
     assert sum(row["bytes"] for row in rows) == sum(row["usedBytes"] for row in files)
 
 
-def test_days_are_cut_where_they_change(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_days_are_cut_where_they_change(root: Path) -> None:
     times = [day * 86_400_000 + 5 * HOUR for day in (0, 0, 1, 1, 1, 4, 9, 9)] + [
         10 * 86_400_000 - 1,
         10 * 86_400_000,

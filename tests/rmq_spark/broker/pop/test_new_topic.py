@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from store_format.pop.log import is_of_new_topic, physical_offset_at, witness_be
 from store_format.pop.records import WitnessEntry
 from store_format.read.store import Store
 from tests.rmq_spark.broker.pop.test_again import damage
+from tests.support.fixtures import Golden
 from tests.support.popped import GROUP, TOPIC, Clock, append_numbered, drain, popped_store
 from tests.support.staged import deleted_topic
 
@@ -191,7 +191,7 @@ def test_messages_that_came_later_are_no_new_topic(root: Path) -> None:
         assert consumer._stores._pops[0].share.run(lambda state: state.in_flight) == 12
 
 
-def test_where_retention_has_deleted_the_message_nothing_tells(golden: Callable[[str], Path]) -> None:
+def test_where_retention_has_deleted_the_message_nothing_tells(golden: Golden) -> None:
     queues = Store.open(str(golden("cleaned-5.5.0"))).queues()
     queue = next(each.range for each in queues if each.min_offset > 1 and each.max_offset > each.min_offset)
     last = witness_before(queue, queue.max_offset)

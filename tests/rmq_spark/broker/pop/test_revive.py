@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from store_format.pop.records import CheckPoint, as_json, from_json
 from store_format.pop.state import PopState
 from tests.rmq_spark.broker.pop.test_share import NOW_MS, QUEUES, RETRY, open_share, pop
 from tests.support import oracle
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.popped import Clock
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
@@ -321,9 +322,9 @@ def without_places(unit: bytes) -> bytes:
     return bytes(masked)
 
 
-def test_revives_the_bytes_that_a_broker_revived(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_revives_the_bytes_that_a_broker_revived(copy_of: Golden) -> None:
     """What a real broker revived is in flight again, with the same pop times, and revived here."""
-    root = shutil.copytree(golden("pop-5.5.0"), tmp_path / "s")
+    root = copy_of("pop-5.5.0")
     topic = "%RETRY%CG_pop_PopWork"
     before = messages_of(root)
     by_broker = {m.properties["UNIQ_KEY"]: m for m in before if m.topic == topic}

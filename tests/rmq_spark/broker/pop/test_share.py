@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -29,6 +28,7 @@ from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.opened.store import Opened
 from store_format.pop.state import PopState
+from tests.support.fixtures import Golden
 from tests.support.popped import Clock
 from tests.support.staged import append, make_store, numbered
 from tests.support.waiting import bodies
@@ -126,9 +126,9 @@ def test_an_offset_behind_the_end_is_lowered_and_one_before_the_queue_is_raised_
 
 
 def test_messages_that_retention_deleted_are_counted(
-    golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    copy_of: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "s")
+    root = copy_of("cleaned-5.5.0")
     store = MessageStore.open(str(root))
     queue = next(each for each in store.queues() if each.min_offset > 1)
     write_group_offsets(Opened(str(root)), "g", {queue.key: 1}, timestamp=1)
@@ -142,10 +142,8 @@ def test_messages_that_retention_deleted_are_counted(
     share.close()
 
 
-def test_a_consumer_counts_messages_that_retention_deleted_once(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
-    root = shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "s")
+def test_a_consumer_counts_messages_that_retention_deleted_once(copy_of: Golden) -> None:
+    root = copy_of("cleaned-5.5.0")
     queues = [each for each in MessageStore.open(str(root)).queues() if each.min_offset > 1]
     topic = queues[0].topic
     behind = [each for each in queues if each.topic == topic]

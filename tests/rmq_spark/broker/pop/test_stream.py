@@ -124,8 +124,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    root = make_store(tmp_path / "store")
+def store(root: Path) -> Path:
     append(root, numbered("T", 0, 40, queues=2))
     return root
 

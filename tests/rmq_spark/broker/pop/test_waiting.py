@@ -24,11 +24,6 @@ _ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout
 _LONG = 20.0  # seconds; nothing waits that long unless a wake is lost
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
-
-
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     began = time.monotonic()

@@ -96,13 +96,13 @@ class _Waiting(threading.Thread):
 
 @pytest.mark.slow
 def test_no_message_is_missed(
+    root: Path,
     tmp_path: Path,
     whole: bool,
     writers: list[ForkServer],
     pool: ThreadPoolExecutor,
 ) -> None:
     appends, pause = (1000, 0.02) if whole else (30, 0.02)
-    root = make_store(tmp_path / "store")
     counts = _shared(tmp_path / "counts")
     writing = [
         pool.submit(server.call, _write, root, tmp_path / "counts", number, appends, pause)
@@ -189,10 +189,9 @@ class _Receiving(threading.Thread):
 
 @pytest.mark.slow
 def test_a_consumer_is_never_told_nothing_while_a_message_is_there(
-    tmp_path: Path, whole: bool, writers: list[ForkServer], pool: ThreadPoolExecutor
+    root: Path, tmp_path: Path, whole: bool, writers: list[ForkServer], pool: ThreadPoolExecutor
 ) -> None:
     appends = 1000 if whole else 30
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 9000, _BEFORE), options=_OPTIONS)  # the topic
     counts = _shared(tmp_path / "counts")
     writing = [

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +29,10 @@ from store_format.read.store import Store
 from store_format.views.retention import unread_before
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
+from tests.support.fixtures import Golden
 from tests.support.fork_server import ForkServer
 from tests.support.staged import append, make_store, numbered, rows_by_queue
 from tests.support.writes import held
-
-Golden = Callable[[str], Path]
 
 HOUR = 3_600_000
 NOW = 1_800_000_000_000
@@ -283,10 +282,10 @@ def test_a_plan_that_is_too_old_and_a_store_in_use_are_refused(grown: Path) -> N
 
 
 def test_a_store_as_before_the_broker_s_cleaning_becomes_what_the_broker_left(
-    golden: Golden, tmp_path: Path
+    golden: Golden, copy_of: Golden
 ) -> None:
     """The golden's missing files are made again: what they held is gone, what pointed to what is known."""
-    root = Path(shutil.copytree(golden(CLEANED), tmp_path / "store"))
+    root = copy_of(CLEANED)
     wanted = names(root)
     log_min = min(int(name) for name in wanted["commitlog"])
     written(root, {})
@@ -420,8 +419,8 @@ def test_a_damaged_queue_is_left_alone_and_the_others_go_on(
 # ---- unread messages ---------------------------------------------------------------------------------------
 
 
-def test_unread_messages_of_groups_are_counted(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden(CLEANED), tmp_path / "store"))
+def test_unread_messages_of_groups_are_counted(copy_of: Golden) -> None:
+    root = copy_of(CLEANED)
     written(root, {0: 80, 1: 80})
     plan = planned(root)
     table = goldens.expected(CLEANED)["consumerOffset"]["offsetTable"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from store_format.errors import StoreInUseError
 from store_format.metadata.read import BrokerConf
 from store_format.read import stored_messages
 from tests.support.failing_writer import Failure, install
+from tests.support.fixtures import Golden
 from tests.support.halves import BORN_MS, half_store, visible
 from tests.support.staged import append as append_messages
 from tests.support.staged import make_store, numbered
@@ -41,11 +41,6 @@ class _FailingCall(Failure):
 
     def happens(self, name: str, args: tuple[Any, ...]) -> bool:
         return name == self.name and self.text in str(args[0]) and super().happens(name, args)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
 
 
 @contextmanager
@@ -141,10 +136,10 @@ def test_files_that_are_deleted_before_one_that_cannot_be(root: Path) -> None:
 
 
 def test_dead_letters_that_are_stored_again_before_an_error(
-    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copy_of: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_messages, "_CHUNK_MESSAGES", 1)
-    root = str(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
+    root = str(copy_of("retry-dlq-5.5.0"))
     plan = retry.resend(root, "CG_fail")
     assert plan.due > 2
     with (

@@ -17,16 +17,11 @@ from store_format.commit.options import CommitOptions
 from store_format.metadata.read import BrokerConf, read_checkpoint
 from store_format.opened.store import Opened
 from store_format.read.store import Store
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, numbered
 from tests.support.waiting import BEGIN_MS, delayed
 from tests.support.waiting import append as append_delayed
 
 _ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
 
 
 @pytest.mark.parametrize(

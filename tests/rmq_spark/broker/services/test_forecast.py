@@ -18,8 +18,8 @@ from rmq_spark.services import clean
 from store_format.files.paths import DiskSpace
 from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
+from tests.support.fixtures import Golden
 
-Golden = Callable[[str], Path]
 HOUR = 3_600_000
 NOW = 1_795_244_400_000  # 2026-11-21T07:00:00Z
 COUNT = 7  # commitlog files, modified an hour apart, the last one at NOW

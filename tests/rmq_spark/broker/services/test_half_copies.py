@@ -17,6 +17,7 @@ import pytest
 from rmq_spark.services import HalfMessage, transaction
 from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
+from tests.support.fixtures import Golden
 from tests.support.halves import (
     BORN_MS,
     checker_offsets,
@@ -57,11 +58,9 @@ def _set_checker(root: Path, half: int, op: int) -> None:
 
 
 @pytest.mark.parametrize("answer", ["commit", "rollback", None])
-def test_only_what_the_view_calls_pending_is_asked_about(
-    golden: Callable[[str], Path], tmp_path: Path, answer: str | None
-) -> None:
+def test_only_what_the_view_calls_pending_is_asked_about(copy_of: Golden, answer: str | None) -> None:
     """Of a broker's store: of two decided transactions, only the first copies of many are in op messages."""
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    root = copy_of("delay-tx-5.5.0")
     before, was_visible = states(root), visible(root, "Tx")
     assert Counter(before.values()) == {"committed": 32, "rolled back": 32, "pending": 16}
     asked: list[str] = []

@@ -23,6 +23,7 @@ from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.options import CommitOptions
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.read.store import Store
+from tests.support.fixtures import Golden
 from tests.support.staged import columns_of, make_store, numbered
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed, poisoned
 from tests.support.writes import held
@@ -58,11 +59,6 @@ def _loop(
     return Services(
         str(root), every, only=["schedule"], extra=extra, on_turn=turns.append, clock_ms=clock_ms, apply=True
     )
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
 
 
 def test_the_loop_wakes_up_when_a_message_is_due(root: Path) -> None:
@@ -105,7 +101,7 @@ def test_a_store_that_does_not_exist_yet(tmp_path: Path) -> None:
         _until(lambda: turns.done)
 
 
-def test_the_loop_needs_apply(root: Path, golden: Callable[[str], Path]) -> None:
+def test_the_loop_needs_apply(root: Path, golden: Golden) -> None:
     """For every store, and for one that does not exist yet."""
     for store in (golden("retry-dlq-5.5.0"), root, root / "none"):
         with pytest.raises(OptionError, match=r"expected apply=True, found False. run_once\(path\) shows"):

@@ -25,7 +25,7 @@ from store_format.errors import OptionError
 from store_format.files.polling import Clocks
 from tests.support.orderly_rows import BROKER, handled, queue
 from tests.support.ownership import read_events
-from tests.support.staged import append, make_store, numbered, update_topic
+from tests.support.staged import append, numbered, update_topic
 
 PAUSE_MS = 1000
 Read = dict[int, tuple[int, int]]
@@ -92,8 +92,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    root = make_store(tmp_path / "store")
+def world(root: Path) -> Iterator[World]:
     append(root, numbered("T", 0, 8, queues=2))
     update_topic(root, "T", 2)
     world = World(root)
@@ -245,8 +244,7 @@ def test_options_of_a_query_without_a_group_or_without_whole_queues_are_refused(
     )
 
 
-def test_a_group_without_a_query_is_named(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_group_without_a_query_is_named(root: Path) -> None:
     orderly = OrderlyGroup({"path": str(root), "group": "g", "splitBy": "wholeQueue"})
     with pytest.raises(
         OptionError, match=r"expected a running query of group g in .*/\.rmqlog/groups/g, found none"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,9 @@ from store_format.errors import CorruptStoreError
 from store_format.opened.store import Opened
 from store_format.pop.log import InFlightLog, in_flight_directory
 from tests.rmq_spark.broker.pop.test_share import NOW_MS, QUEUES, RETRY, open_share, pop
+from tests.support.fixtures import Unchanged
 from tests.support.staged import append, make_store, numbered
 from tests.support.waiting import bodies
-
-_Unchanged = Callable[[Path], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def test_messages_come_again_without_a_living_consumer(root: Path) -> None:
     assert (counters["revive"].turns, counters["revive"].done) == (1, 5)
 
 
-def test_the_plan_names_each_message_and_changes_nothing(root: Path, unchanged: _Unchanged) -> None:
+def test_the_plan_names_each_message_and_changes_nothing(root: Path, unchanged: Unchanged) -> None:
     store, now = MessageStore.open(str(root)), Now(NOW_MS + 60_000)
     with unchanged(root):
         plan = ReviveService().plan(store, read_ledger(Opened(str(root))), now)
@@ -101,7 +98,7 @@ def test_the_loop_revives_when_the_time_has_come(root: Path) -> None:
     assert sum(each.done for reports in turns for each in reports) == 5
 
 
-def test_a_store_without_pop_gets_no_file(tmp_path: Path, unchanged: _Unchanged) -> None:
+def test_a_store_without_pop_gets_no_file(tmp_path: Path, unchanged: Unchanged) -> None:
     root = make_store(tmp_path / "s")
     turn(root, NOW_MS)
     with unchanged(root):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC
 from store_format.opened.store import Opened
 from tests.rmq_spark.broker.pop.test_revive import without_places
 from tests.support import oracle
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.oracle import Message
 from tests.support.staged import columns_of, make_store, messages_of, numbered
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed
@@ -36,21 +35,14 @@ _FUTURE_MS = 2_000_000_000_000
 _MINUTE_MS = 60_000
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
-
-
 def _identity(message: Message) -> tuple[str, int]:
     return message.properties.get("UNIQ_KEY", ""), message.reconsume_times
 
 
 @pytest.mark.parametrize(("name", "delivered"), [("delay-tx-5.5.0", 37), ("retry-dlq-5.5.0", 20)])
-def test_delivers_the_bytes_that_a_broker_delivered(
-    golden: Callable[[str], Path], tmp_path: Path, name: str, delivered: int
-) -> None:
+def test_delivers_the_bytes_that_a_broker_delivered(copy_of: Golden, name: str, delivered: int) -> None:
     """delayOffset.json is set back to 0: what the broker delivered is delivered again."""
-    root = shutil.copytree(golden(name), tmp_path / "store")
+    root = copy_of(name)
     before = messages_of(root)
     done = read_delay_offsets(Opened(str(root)))
     assert done is not None
@@ -221,9 +213,7 @@ def test_zeros_behind_the_offsets_deliver_nothing_again(root: Path) -> None:
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)["done"].to_pylist() == [1]
 
 
-def test_the_plan_lists_the_due_messages_and_writes_nothing(
-    golden: Callable[[str], Path], unchanged: Callable[[Path], AbstractContextManager[None]]
-) -> None:
+def test_the_plan_lists_the_due_messages_and_writes_nothing(golden: Golden, unchanged: Unchanged) -> None:
     root = golden("delay-tx-5.5.0")
     with unchanged(root):
         store = MessageStore.open(str(root))

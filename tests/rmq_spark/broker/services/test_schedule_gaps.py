@@ -10,13 +10,11 @@ from rmq_spark.services import recover, run_once
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.opened.store import Opened
-from tests.support.staged import make_store
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed
 
 
-def test_a_level_goes_on_behind_a_message_that_a_salvage_gave_up(tmp_path: Path) -> None:
+def test_a_level_goes_on_behind_a_message_that_a_salvage_gave_up(root: Path, tmp_path: Path) -> None:
     """The level stopped at the damaged message, and the copy has a blank entry in its place."""
-    root = make_store(tmp_path / "store")
     append(root, [*delayed("T", 1, 0, 10), *delayed("T", 2, 10, 2)], sync=True)
     log = root / "commitlog" / f"{0:020d}"
     data = log.read_bytes()
@@ -36,9 +34,8 @@ def test_a_level_goes_on_behind_a_message_that_a_salvage_gave_up(tmp_path: Path)
     assert read_delay_offsets(Opened(str(copy))) == {1: 10, 2: 2}
 
 
-def test_messages_of_a_level_that_the_setting_lacks_are_an_error(tmp_path: Path) -> None:
+def test_messages_of_a_level_that_the_setting_lacks_are_an_error(root: Path) -> None:
     """A broker leaves them in their queue for ever; the other levels are delivered."""
-    root = make_store(tmp_path / "store")
     append(root, [*delayed("T", 1, 0, 2), *delayed("T", 3, 2, 3)], sync=True)
     conf = BrokerConf(message_delay_levels_ms=(1000, 2000))
     with pytest.raises(OptionError, match="has 2 levels, and 3 messages wait at level 3"):

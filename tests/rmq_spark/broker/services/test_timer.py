@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
 from store_format.metadata.timer_write import timer_check_bytes
 from store_format.opened.store import Opened
 from tests.support import oracle
+from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.staged import make_store, messages_of
 from tests.support.waiting import BEGIN_MS, append, bodies, recall_of, timed
@@ -33,11 +34,6 @@ _PLACES = ((20, 36), (56, 64), (64, 72))
 
 
 CONF = BrokerConf(timer_log_file_size=1 << 14)  # of new timerlogs
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
 
 
 def _turn(root: Path, now_ms: int, conf: BrokerConf = CONF) -> dict[str, Any]:
@@ -70,9 +66,9 @@ def _masked(message: Message) -> bytes:
 # ---- a broker's store --------------------------------------------------------------------------------------
 
 
-def test_the_log_and_the_wheel_are_those_of_a_broker(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_log_and_the_wheel_are_those_of_a_broker(golden: Golden, copy_of: Golden) -> None:
     """All 70 messages are put into the wheel again, at the time when the broker did it."""
-    root = shutil.copytree(golden(GOLDEN), tmp_path / "store")
+    root = copy_of(GOLDEN)
     shutil.rmtree(root / "timerlog")
     (root / "timerwheel").unlink()
     (root / "config" / "timermetrics").unlink()
@@ -96,9 +92,9 @@ def test_the_log_and_the_wheel_are_those_of_a_broker(golden: Callable[[str], Pat
     assert theirs["Timer"].count == 30
 
 
-def test_delivers_the_bytes_that_a_broker_delivered(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_delivers_the_bytes_that_a_broker_delivered(golden: Golden, copy_of: Golden) -> None:
     """timercheck is set back: what the broker delivered is delivered again, from the broker's wheel."""
-    root = shutil.copytree(golden(GOLDEN), tmp_path / "store")
+    root = copy_of(GOLDEN)
     before = messages_of(root)
     _set_check(root, last_read_time=ENQUEUED_MS)
     by_broker = {m.properties["UNIQ_KEY"]: m for m in before if "TIMER_DEQUEUE_MS" in m.properties}

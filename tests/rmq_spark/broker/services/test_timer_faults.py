@@ -25,11 +25,6 @@ from tests.support.waiting import BEGIN_MS, append, bodies, timed
 CONF = BrokerConf(timer_log_file_size=1 << 14)  # of new timerlogs
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
-
-
 def _turn(root: Path, now_ms: int) -> dict[str, Any]:
     return run_once(str(root), ["timer"], now_ms, apply=True, broker_conf=CONF).to_pylist()[0]
 

@@ -17,18 +17,12 @@ from rmq_spark.write.stage_and_commit import commit_write, stage_rows
 from store_format import MessageStore
 from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import read_timer_check
-from tests.support.staged import make_store
 from tests.support.timer_broker import lost, to_come
 from tests.support.waiting import BEGIN_MS, append, bodies, recall_of, timed
 from tests.support.writes import numbered_rows, target_of
 
 SECOND, DAY = 1_000, 24 * 3_600_000
 CONF = BrokerConf(timer_log_file_size=1 << 14, timer_roll_window_slots=20)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store")
 
 
 def _turn(root: Path, now_ms: int, conf: BrokerConf = CONF) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +12,7 @@ from rmq_spark.services import HalfMessage, run_once, transaction
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.halves import (
     BORN_MS,
     add_halves,
@@ -72,9 +71,7 @@ def test_names_without_a_transaction_are_refused(tmp_path: Path) -> None:
     assert visible(root) == []
 
 
-def test_a_plan_shows_and_changes_nothing_until_it_is_applied(
-    tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
-) -> None:
+def test_a_plan_shows_and_changes_nothing_until_it_is_applied(tmp_path: Path, unchanged: Unchanged) -> None:
     root = half_store(tmp_path / "s", ["A", "B"])
     with unchanged(root):
         plan = transaction.decide(str(root), commit=["A"], rollback=[1])
@@ -106,9 +103,9 @@ def test_the_newest_copy_of_a_checked_half_is_decided(tmp_path: Path) -> None:
     assert (view["state"], view["copies"]) == ("committed", 2)
 
 
-def test_golden_pending_halves_are_committed(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_golden_pending_halves_are_committed(copy_of: Golden) -> None:
     """Of a broker's store: its undecided transactions, some checked nine times, then nothing is pending."""
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    root = copy_of("delay-tx-5.5.0")
     before, was_visible = states(root), visible(root, "Tx")
     pending = sorted(name for name, state in before.items() if state == "pending")
     assert len(pending) == 16
@@ -122,9 +119,9 @@ def test_golden_pending_halves_are_committed(golden: Callable[[str], Path], tmp_
     assert visible(root, "Tx") == sorted(was_visible + pending[:10])
 
 
-def test_golden_pending_halves_are_checked(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_golden_pending_halves_are_checked(copy_of: Golden) -> None:
     """The broker's own check goes on: its next run would have stored these copies of pending ones."""
-    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    root = copy_of("delay-tx-5.5.0")
     before = property_of(root, "TRANSACTION_CHECK_TIMES")
     assert checker_offsets(root) == (259, 3)
     conf = BrokerConf(transaction_timeout_ms=2000, transaction_check_interval_ms=3000)
@@ -138,10 +135,8 @@ def test_golden_pending_halves_are_checked(golden: Callable[[str], Path], tmp_pa
     assert checker_offsets(root) == (277, 3)
 
 
-def test_a_broker_of_4_9_writes_one_op_message_for_each_half(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden("basic-4.9.7"), tmp_path / "store"))
+def test_a_broker_of_4_9_writes_one_op_message_for_each_half(copy_of: Golden) -> None:
+    root = copy_of("basic-4.9.7")
     rows = numbered_rows(
         0, 2, "Orders", queueId=[0, 0], properties=pa.array([[("UNIQ_KEY", name)] for name in "AB"], MAP)
     )

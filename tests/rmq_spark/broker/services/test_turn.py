@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,13 +16,13 @@ from store_format.errors import CorruptStoreError, OptionError, StoreInUseError,
 from store_format.metadata.read import BrokerConf
 from store_format.opened.store import Opened
 from store_format.read.store import Store
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.staged import make_store
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed, poisoned
 from tests.support.writes import held
 
 _LATER_MS = BEGIN_MS + 60_000
 _BROKER_STOPPED_MS = 1_795_244_093_309  # delay-tx-5.5.0: nothing is due
-_Unchanged = Callable[[Path], AbstractContextManager[None]]
 
 
 class Failing:
@@ -58,11 +55,9 @@ def test_the_table_of_a_turn(root: Path) -> None:
     assert [row[name] for name in ("service", "due", "done", "lateMs")] == ["schedule", 5, 5, 2_500]
 
 
-def test_without_apply_a_turn_is_a_preview(
-    golden: Callable[[str], Path], tmp_path: Path, unchanged: _Unchanged, root: Path
-) -> None:
+def test_without_apply_a_turn_is_a_preview(copy_of: Golden, unchanged: Unchanged, root: Path) -> None:
     """Of every store, also of one that rmqlog created, and after turns that were applied."""
-    copy = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "copy"))
+    copy = copy_of("delay-tx-5.5.0")
     assert run_once(str(copy), ["schedule"], _BROKER_STOPPED_MS, apply=True)["done"].to_pylist() == [0]
     with pytest.raises(OptionError, match="explicit fileReservedTime"):
         run_once(str(copy), ["clean"], apply=True)
@@ -77,9 +72,9 @@ def test_without_apply_a_turn_is_a_preview(
 
 @pytest.mark.parametrize("apply", [False, True])
 def test_a_store_with_rocksdb_queues_is_refused_as_by_recover(
-    golden: Callable[[str], Path], tmp_path: Path, unchanged: _Unchanged, apply: bool
+    copy_of: Golden, unchanged: Unchanged, apply: bool
 ) -> None:
-    copy = Path(shutil.copytree(golden("rocksdb-5.5.0"), tmp_path / "copy"))
+    copy = copy_of("rocksdb-5.5.0")
     with pytest.raises(UnsupportedFormatError, match="expected consume queues in files") as of_recover:
         recover(str(copy))
     with unchanged(copy), pytest.raises(UnsupportedFormatError) as refused:
@@ -87,7 +82,7 @@ def test_a_store_with_rocksdb_queues_is_refused_as_by_recover(
     assert str(refused.value) == str(of_recover.value)
 
 
-def test_a_store_in_use_may_be_looked_at_and_not_written(root: Path, golden: Callable[[str], Path]) -> None:
+def test_a_store_in_use_may_be_looked_at_and_not_written(root: Path, golden: Golden) -> None:
     with held(root), pytest.raises(StoreInUseError, match="stop that process first"):
         run_once(str(root), ["schedule"], _LATER_MS, apply=True)
     assert not bodies(root, "T")
@@ -162,7 +157,7 @@ def test_counters_count_turns_that_did_something(root: Path) -> None:
     assert counted.late_ms_max == _LATER_MS - BEGIN_MS - 1_000
 
 
-def test_a_turn_of_an_idle_store_changes_no_file(root: Path, unchanged: _Unchanged) -> None:
+def test_a_turn_of_an_idle_store_changes_no_file(root: Path, unchanged: Unchanged) -> None:
     run_once(str(root), now_ms=_LATER_MS, apply=True)
     with unchanged(root):
         run_once(str(root), now_ms=_LATER_MS + 1, apply=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,16 @@ from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, Option
 from store_format.files.polling import Clocks
 from store_format.metadata.group_offsets import write_group_offsets
 from store_format.opened.store import Opened
+from tests.support.fixtures import Golden, Unchanged
 from tests.support.reads import copy_of, read, told, told_places
-from tests.support.staged import append, deleted_topic, make_store, numbered
+from tests.support.staged import append, deleted_topic, numbered
 
-Unchanged = Callable[[Path], AbstractContextManager[None]]
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root: Path) -> Path:
     """Topic T, four queues of 5 messages."""
-    root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     return root
 
@@ -113,9 +111,7 @@ def test_a_batch_begins_at_the_groups_offset_and_writes_nothing(root: Path, unch
 
 
 @pytest.mark.golden
-def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(golden: Golden, tmp_path: Path) -> None:
     root = copy_of(golden, "retry-dlq-5.5.0", tmp_path)
     options = {"group": "CG_fail", "subscribe": "Jobs", "subExpression": "TagA", "consumeFromWhere": FIRST}
     assert read(root, **options).rows() == []  # a Java consumer has read everything
@@ -134,7 +130,7 @@ def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(
 
 
 @pytest.mark.golden
-def test_a_group_reads_what_it_popped_before(golden: Callable[[str], Path]) -> None:
+def test_a_group_reads_what_it_popped_before(golden: Golden) -> None:
     """A broker popped for the group: what nobody acknowledged waits in the group's retry topic of pop."""
     retry = "%RETRY%CG_pop_PopWork"
     options = {"group": "CG_pop", "subscribe": "PopWork"}
