@@ -289,10 +289,8 @@ VIEW = View("logFiles", "The files of the commitlog.", LOG_FILE_COLUMNS, log_fil
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 from store_format.store import MessageStore
+from tests.support.fixtures import Golden
 
 
 def test_each_file_has_a_row(golden: Golden) -> None:
