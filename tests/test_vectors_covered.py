@@ -57,7 +57,7 @@ USED = {
     "rocksdb_cq": ["test_oracle.py"],  # not read: the commitlog serves such stores
     "java_hashmap_order": ["store_format/message/test_properties.py"],
     "dledger": ["test_vectors_covered.py"],
-    "pop_json": ["store_format/pop/test_broker_records.py"],
+    "pop_json": ["store_format/pop/test_broker_in_flight.py"],
 }
 
 

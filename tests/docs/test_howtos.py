@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
+from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from store_format import MessageStore
+from store_format.files import tree
+from store_format.index.file import key_hash
 from tests.support import goldens
 from tests.support.doc_pages import (
     ROOT,
@@ -21,12 +28,14 @@ from tests.support.doc_pages import (
     read_page,
 )
 from tests.support.fixtures import Golden
+from tests.support.large_index import entries_in_one_slot, middle_key, write_large_index
+from tests.support.object_server import ObjectServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
-# test_write_page.py gives that page its DataFrame, test_mirror_page.py runs a writer beside the commands
+# the test of docs/write.md gives that page its DataFrame, test_mirror_page.py runs a writer beside the commands
 OURS = [name for name in PAGES if name not in ("write.md", "howto-mirror.md")]
 ON_A_CLUSTER = "howto-cluster.md"  # tests/spark/test_cluster.py starts one
 RUN = [name for name in OURS if name != ON_A_CLUSTER and any(blocks(read_page(name)))]
@@ -106,3 +115,140 @@ def test_what_counts_as_shown() -> None:
     assert not is_as_shown("a\n…\nd", "a\nb\nc\n")
     assert not is_as_shown("a  b", "a b")
     assert not is_as_shown("a", "a\nb")
+
+
+# ---- docs/write.md -----------------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "write.md").read_text(encoding="utf-8")
+WRITE, THREADS, APPEND = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+(SQL,) = re.findall(r"^```sql\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_dataframe_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    orders = spark.createDataFrame(
+        [(n, "north", f"customer-{n % 3}") for n in range(30)], "id int, region string, customer string"
+    )
+    exec(WRITE.replace("/data/store", str(tmp_path / "store")), {"orders": orders})
+    rows = [
+        row
+        for queue in MessageStore.open(str(tmp_path / "store")).queues()
+        for batch in queue.read()
+        for row in batch.to_pylist()
+    ]
+    assert sorted(int(row["keys"][0]) for row in rows) == list(range(30))
+    assert {row["tags"] for row in rows} == {"north"}
+    queue_of = {(dict(row["properties"])["__SHARDINGKEY"], row["queueId"]) for row in rows}
+    assert len(queue_of) == 3  # each customer has one queue
+    exec(THREADS.replace("/data/store", str(tmp_path / "threads")), {"orders": orders, "spark": spark})
+    ends = {
+        (queue.topic, queue.max_offset > 0)
+        for queue in MessageStore.open(str(tmp_path / "threads")).queues()
+        if queue.max_offset
+    }
+    assert ends == {("Orders", True), ("Audit", True)}
+
+
+def test_the_sql_writes(spark: SparkSession, tmp_path: Path) -> None:
+    for statement in filter(
+        None, map(str.strip, SQL.replace("/data/new-store", str(tmp_path / "store")).split(";"))
+    ):
+        spark.sql(statement)
+    spark.catalog.dropTempView("new_orders")
+    store = MessageStore.open(str(tmp_path / "store"))
+    rows = [row for queue in store.queues() for batch in queue.read() for row in batch.to_pylist()]
+    assert sorted((row["topic"], row["keys"][0], row["tags"], row["body"]) for row in rows) == [
+        ("Orders", "order-1", "paid", b"one"),
+        ("Orders", "order-2", "sent", b"two"),
+    ]
+
+
+def test_the_append_runs(tmp_path: Path) -> None:
+    with redirect_stdout(StringIO()) as output:
+        exec(APPEND.replace("/data/new-store", str(tmp_path / "store")), {})
+    assert output.getvalue() == "True {('Orders', 1): (0, 2)}\n"
+    rows = [
+        row
+        for batch in MessageStore.open(str(tmp_path / "store")).queue("Orders", 1).read(0, 2)
+        for row in batch.to_pylist()
+    ]
+    assert [(row["body"], row["tags"], row["keys"]) for row in rows] == [
+        (b"one", "A", ["order-1"]),
+        (b"two", "B", None),
+    ]
+
+
+# ---- the numbers of requests in docs/deploy.md -------------------------------------------------------------
+
+
+_ROW = re.compile(r"^\| ([^|]*`(?:lag|find)`[^|]*) \| (\d+) \| ([a-z0-9, ]+) \|$", re.MULTILINE)
+_SHOWN = {row[1]: (int(row[2]), row[3]) for row in _ROW.finditer(read_page("deploy.md"))}
+
+
+def _lag(path: str) -> None:
+    assert MessageStore.open(path).view("lag").num_rows
+
+
+def _find_by_id(path: str) -> None:
+    (row, *_) = [row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Orders"]
+    assert MessageStore.open(path).find(message_id=row["msgId"]).how == "offset"
+
+
+def _find_by_key(path: str) -> None:
+    found = MessageStore.open(path).find(key=middle_key(), topic="Orders")
+    assert (found.how, found.table.num_rows > 0) == ("index", True)
+
+
+_ASKED = {
+    "`lag` of 16 queues in 30 files": _lag,
+    "`find` by offset message id": _find_by_id,
+    "`find` by key and topic, in a full index file of 420 MB with five entries in the slot": _find_by_key,
+}
+
+
+def test_every_row_is_asked() -> None:
+    assert _SHOWN.keys() == _ASKED.keys()
+
+
+@pytest.mark.parametrize("asked", _ASKED)
+def test_requests_are_as_shown(
+    server: ObjectServer, basic: Path, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "_AGE_MIN_S", 600.0)  # a busy machine would list it again
+    if "420 MB" in asked:
+        shutil.rmtree(basic / "index")
+        (basic / "index").mkdir()
+        entries = entries_in_one_slot(key_hash(f"Orders#{middle_key()}"))
+        write_large_index(basic / "index/20261121065231934", entries)
+    _ASKED[asked](server.url_of(basic))
+    kinds = Counter(
+        request.key.split("/")[1] if request.kind == "get" else "list" for request in server.requests
+    )
+    text = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
+    assert _SHOWN[asked] == (len(server.requests), text)
+
+
+# ---- temporary SQL views -----------------------------------------------------------------------------------
+
+
+_ROOT = Path(__file__).parents[2]
+_VIEW = re.compile(r"CREATE TEMPORARY VIEW \w+\s+USING rmqlog\s+OPTIONS\s*\(([^)]*)\)")
+_PAGES = sorted(
+    page
+    for page in (*_ROOT.glob("*.md"), *_ROOT.glob("docs/*.md"))
+    if any("view '" not in options for options in _VIEW.findall(page.read_text(encoding="utf-8")))
+)
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_a_page_with_a_view_says_that_it_is_a_snapshot(page: Path) -> None:
+    assert "#what-spark-does)" in page.read_text(encoding="utf-8") or "[snapshots]: " in page.read_text(
+        encoding="utf-8"
+    )
+
+
+def test_there_are_pages() -> None:
+    assert {"README.md", "README.zh-CN.md", "read.md", "filters.md"} <= {page.name for page in _PAGES}

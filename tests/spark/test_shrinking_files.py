@@ -49,7 +49,7 @@ def _stream(spark: SparkSession, root: str, checkpoint: Path) -> Iterator[int]:
     yield sum(rows)
 
 
-# store_format/read/test_shrinking_files.py changes files in other ways, too.
+# store_format/read/test_torn_copy.py changes files in other ways, too.
 @pytest.mark.parametrize("what", ["batch", "stream"])
 def test_a_file_that_changes_under_a_job(spark: SparkSession, tmp_path: Path, what: str, whole: bool) -> None:
     root, chance = str(tmp_path / "store"), random.Random(what)

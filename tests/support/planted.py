@@ -37,7 +37,7 @@ PLANTED = (
         "store_format/commitlog/write.py",
         "limit = ends[first] + left - BLANK_SIZE_MIN",
         "limit = ends[first] + left",
-        ("tests/store_format/commitlog/test_place.py",),
+        ("tests/store_format/commitlog/test_log.py",),
     ),
     Planted(
         "A pre-blank unit takes a place in its queue, and is no message.",
@@ -51,7 +51,7 @@ PLANTED = (
         "store_format/index/file.py",
         "return 0 if value == 1 << 31 else value",
         "return value",
-        ("tests/store_format/index/test_keys.py", "tests/store_format/index/test_file.py"),
+        ("tests/store_format/index/test_file.py", "tests/store_format/index/test_file.py"),
     ),
     Planted(
         "An index unit stores whole seconds after the file's first message.",
@@ -87,7 +87,7 @@ PLANTED = (
         "rmq_spark/consume/consumer.py",
         "part.strip(_JAVA_TRIM)",
         "part.strip()",
-        ("tests/rmq_spark/consume/test_tag_filter.py",),
+        ("tests/rmq_spark/consume/test_stream_offset.py",),
     ),
     Planted(
         "The first name of a pop retry topic joins group and topic with `_`, the second with `+`.",
@@ -146,7 +146,7 @@ PLANTED = (
         "store_format/consumequeue/dispatch.py",
         "filed = stop if is_behind else min(max(first, self._filed), stop)",
         "filed = stop if is_behind else first",
-        ("tests/store_format/consumequeue/test_claims.py",),
+        ("tests/store_format/consumequeue/test_batch.py",),
     ),
     Planted(
         "A unit begins at 20 times its queue offset, in the file that has this byte.",
@@ -203,7 +203,7 @@ PLANTED = (
         "store_format/bookkeeping/ledger.py",
         "found[-1][1], max(stop, found[-1][2])",
         "found[-1][1], stop",
-        ("tests/store_format/bookkeeping/test_given_up.py",),
+        ("tests/store_format/bookkeeping/test_state.py",),
     ),
     Planted(
         "A commit that was broken off is repeated from the index as it was before: no key is written twice.",
@@ -253,7 +253,7 @@ PLANTED = (
         "store_format/read/queue_reader.py",
         "kept = timed | np.isin(",
         "kept = ~timed & np.isin(",
-        ("tests/rmq_spark/plan/test_chosen_rows.py::test_tags_are_compared_by_text",),
+        ("tests/rmq_spark/plan/test_filtering.py::test_tags_are_compared_by_text",),
     ),
     Planted(
         "A search by key finds what was stored before `until`, and not at that ms.",
@@ -283,7 +283,7 @@ PLANTED = (
         "store_format/pop/order.py",
         "return now_ms < _unblocked_at(info, invisible_ms)",
         "return now_ms <= _unblocked_at(info, invisible_ms)",
-        ("tests/store_format/pop/test_order_info.py",),
+        ("tests/store_format/pop/test_order_state.py",),
     ),
     # ---- the broker's work, Spark, and the command ---------------------------------------------------------
     Planted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +11,14 @@ import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState, read_commit_state, store_state, write_abort_mark
+from store_format.bookkeeping.ledger import (
+    GivenUp,
+    ServiceCounters,
+    note_given_up,
+    read_counters,
+    read_given_up,
+    write_counters,
+)
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreError
@@ -76,3 +85,55 @@ def test_a_commit_that_was_broken_off_is_no_crash_for_anybody(tmp_path: Path) ->
         ], [str(problem) for problem in found]
         assert [problem.file for problem in found.of("info")] == [f"{root}/abort"]
     assert broken > 5
+
+
+# ---- the trace of messages that recoveries have given up ---------------------------------------------------
+
+
+def test_a_recovery_that_ran_twice_counts_each_message_once(tmp_path: Path) -> None:
+    """The first run was killed when it had removed some of the entries."""
+    root, files = str(make_store(tmp_path / "store")), FileWrites(sync=False)
+    note_given_up(Opened(root), GivenUp((("T", 0, 100, 160), ("T", 1, 5, 9)), ((4096, 8192),)), files)
+    note_given_up(
+        Opened(root), GivenUp((("T", 0, 120, 160), ("V", 0, 5, 9)), ((0, 4096), (5000, 6000))), files
+    )
+    found = read_given_up(Opened(root))
+    assert found == GivenUp((("T", 0, 100, 160), ("T", 1, 5, 9), ("V", 0, 5, 9)), ((0, 8192),))
+    assert str(found) == "68 messages"
+    note_given_up(Opened(root), GivenUp((("T", 0, 160, 161),)), files)
+    assert read_given_up(Opened(root)).count == 69
+
+
+# ---- the counters of services ------------------------------------------------------------------------------
+
+
+def test_turns_add_up() -> None:
+    first = ServiceCounters().after(3, 250, 1000, failed=False)
+    assert first == ServiceCounters(1, 3, 0, 1000, 250)
+    assert first.after(0, 40, 2000, failed=True) == ServiceCounters(2, 3, 1, 2000, 250)
+
+
+def test_the_view_shows_what_was_written(tmp_path: Path) -> None:
+    root = str(tmp_path / "store")
+    store = MessageStore.create(root, broker_name="broker-a")
+    assert read_counters(Opened(root)) is None
+    assert store.view("services").num_rows == 0
+    counters = {"timer": ServiceCounters(1, 2, 0, 5000, 7), "schedule": ServiceCounters(4, 9, 1, 6000, 80)}
+    write_counters(Opened(root), counters, FileWrites(sync=True))
+    assert read_counters(Opened(root)) == counters
+    rows = store.view("services").drop_columns(["lastTurn"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("broker-a", "schedule", 4, 9, 1, 80),
+        ("broker-a", "timer", 1, 2, 0, 7),
+    ]
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"services":{"clean":3}}', b'{"services":{"a":{"x":1}}}'])
+def test_a_file_that_cannot_be_read_is_empty(
+    tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ".rmqlog").mkdir()
+    (tmp_path / ".rmqlog" / "services.json").write_bytes(data)
+    with caplog.at_level(logging.WARNING):
+        assert read_counters(Opened(str(tmp_path))) == {}
+    assert "services.json cannot be read" in caplog.text

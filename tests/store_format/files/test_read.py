@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from store_format.errors import StoreNotFoundError
-from store_format.files.read import FileCache, list_store_files
+from store_format import MessageStore
+from store_format.commit.recover import recover
+from store_format.errors import CorruptStoreError, StoreNotFoundError
+from store_format.files.read import (
+    FileCache,
+    kept_view,
+    list_store_files,
+    one_look,
+    open_view,
+    read_bytes,
+    readable_identity,
+)
 from store_format.files.view import FileView
+from tests.support import oracle
+from tests.support.oracle import Message
 
 
 def _file(directory: Path, name: str, size: int) -> str:
@@ -99,3 +114,206 @@ def test_a_file_deleted_during_a_listing_hides_no_other_file(tmp_path: Path) -> 
 
     pattern: re.Pattern[str] = Deleting()  # type: ignore[assignment] # only match() is called
     assert [file.path for file in list_store_files(str(tmp_path), pattern)] == [newest]
+
+
+# ---- one look at local files -------------------------------------------------------------------------------
+
+
+_OLD = 1_600_000_000
+
+
+def _write(path: Path, data: bytes, seconds: int = _OLD) -> str:
+    """A file as it was before the look, or one with a later time."""
+    path.write_bytes(data)
+    os.utime(path, (seconds, seconds))
+    return str(path)
+
+
+def test_a_small_file_is_read_once_in_a_look(tmp_path: Path) -> None:
+    """Shown by bytes that change without a sign: a later look has the new ones."""
+    path = _write(tmp_path / "a", b"one")
+    with one_look():
+        assert read_bytes(path) == b"one"
+        _write(tmp_path / "a", b"two")
+        assert read_bytes(path) == b"one"
+        with one_look():  # a part of the same look
+            assert read_bytes(path) == b"one"
+        assert readable_identity(path) is not None
+    assert read_bytes(path) == b"two"
+    with one_look():
+        assert read_bytes(path) == b"two"
+
+
+def test_a_change_is_noticed_in_a_look(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    with one_look():
+        assert read_bytes(path) is None
+        _write(tmp_path / "a", b"one")
+        assert read_bytes(path) == b"one"
+        before = readable_identity(path)
+        _write(tmp_path / "a", b"two", _OLD + 1)
+        assert read_bytes(path) == b"two"
+        assert readable_identity(path) != before
+        os.remove(path)
+        assert read_bytes(path) is None
+        assert readable_identity(path) is None
+
+
+def test_a_file_that_changed_just_now_is_read_again(tmp_path: Path) -> None:
+    """It may change again within a tick of its file system's clock."""
+    path = tmp_path / "a"
+    path.write_bytes(b"one")
+    with one_look():
+        assert read_bytes(str(path)) == b"one"
+        young = path.stat()
+        path.write_bytes(b"two")
+        os.utime(path, ns=(young.st_atime_ns, young.st_mtime_ns))
+        assert read_bytes(str(path)) == b"two"
+
+
+def test_a_file_above_the_size_is_refused_in_a_look(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a", b"one")
+    with one_look():
+        assert read_bytes(path) == b"one"
+        with pytest.raises(CorruptStoreError, match="at most 2 bytes"):
+            read_bytes(path, 2)
+
+
+def test_a_link_is_refused_in_a_look(tmp_path: Path) -> None:
+    _write(tmp_path / "a", b"one")
+    (tmp_path / "link").symlink_to("a")
+    for _ in range(2):
+        with one_look():
+            for look in (read_bytes, readable_identity):
+                with pytest.raises(CorruptStoreError):
+                    look(str(tmp_path / "link"))
+
+
+def test_a_queue_file_is_opened_once_in_a_look(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a", b"one")
+    with one_look():
+        with kept_view(path) as first:
+            assert first.read(0, 3) == b"one"
+        with kept_view(path) as again:
+            assert again is first
+        (tmp_path / "new").write_bytes(b"two")
+        os.replace(tmp_path / "new", path)
+        with kept_view(path) as later:
+            assert later.read(0, 3) == b"two"
+        assert open_view(path).identity == later.identity
+    with kept_view(path) as outside:
+        assert outside is not later
+
+
+def test_a_look_keeps_few_files_open(tmp_path: Path) -> None:
+    def count() -> int:
+        return sum(1 for _ in os.scandir("/proc/self/fd"))
+
+    paths = [_write(tmp_path / str(number), b"x") for number in range(200)]
+    before = count()
+    with one_look():
+        for path in paths:
+            kept_view(path).close()
+        assert before < count() <= before + 150
+    assert count() <= before
+
+
+# ---- how many bytes an operation reads of a sparse store ---------------------------------------------------
+
+
+_FILE_SIZE = 1 << 30
+_FILES, _MESSAGES = 4, 250  # messages of each file
+_BODY = bytes(1000)
+_READ = """
+import os, sys
+sizes, pread, preadv = [], os.pread, os.preadv
+def counted_pread(*arguments):
+    data = pread(*arguments)
+    sizes.append(len(data))
+    return data
+def counted_preadv(*arguments):
+    sizes.append(preadv(*arguments))
+    return sizes[-1]
+os.pread, os.preadv = counted_pread, counted_preadv
+{code}
+print(sum(sizes))
+"""
+
+
+def _write_log(directory: Path) -> None:
+    """Files of full length with some messages each, and a BLANK that leads to the next file."""
+    directory.mkdir(parents=True)
+    for number in range(_FILES):
+        start, data = number * _FILE_SIZE, b""
+        for i in range(_MESSAGES):
+            n = number * _MESSAGES + i
+            data += oracle.encode_message(
+                Message(
+                    b"Orders", _BODY, f"KEYS\x01key-{n}\x02".encode(), queue_offset=n,
+                    physical_offset=start + len(data), store_timestamp=1_700_000_000_000 + n,
+                )
+            )  # fmt: skip
+        if number < _FILES - 1:
+            data += oracle.blank(_FILE_SIZE - len(data))
+        path = directory / oracle.file_name(start)
+        path.write_bytes(data)
+        os.truncate(path, _FILE_SIZE)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("large") / "store"
+    _write_log(root / "commitlog")
+    config = {"topicName": "Orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": {"Orders": config}}))
+    recover(str(root)).apply()
+    (index,) = (root / "index").iterdir()
+    assert index.stat().st_size == 40 + 4 * 5_000_000 + 20 * 20_000_000
+    assert sum(file.stat().st_size for file in (root / "commitlog").iterdir()) == 4 << 30
+    assert MessageStore.open(str(root)).queue("Orders", 0).max_offset == _FILES * _MESSAGES
+    return str(root)
+
+
+def _bytes_read(code: str, *arguments: str) -> int:
+    """What the code reads in a process of its own. A walk reads 1 MiB at a time."""
+    command = [sys.executable, "-c", _READ.format(code=code), *arguments]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[3]
+    )
+    return int(done.stdout.split()[-1])
+
+
+_PLAN = """
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+assert plan(parse_read_options({"path": sys.argv[1]})).splits
+"""
+_GET = """
+from store_format import MessageStore
+(batch,) = MessageStore.open(sys.argv[1]).queue("Orders", 0).read(500, 501)
+assert batch.num_rows == 1
+"""
+_FIND = """
+from store_format import MessageStore
+found = MessageStore.open(sys.argv[1]).find(key="key-500", topic="Orders")
+assert (found.table.num_rows, found.how) == (1, "index")
+"""
+_LAG = """
+import rmq_spark
+rmq_spark.open(sys.argv[1]).view("lag")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("code", "most"),
+    [
+        pytest.param(_PLAN, 2 << 20, id="plan"),
+        pytest.param(_GET, 2 << 20, id="get"),
+        pytest.param(_FIND, 5 << 20, id="find"),
+        pytest.param(_LAG, 3 << 20, id="lag"),
+    ],
+)
+def test_an_operation_reads_what_it_needs(store: str, code: str, most: int) -> None:
+    assert _bytes_read(code, store) <= most

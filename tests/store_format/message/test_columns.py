@@ -23,9 +23,11 @@ from store_format.message import decode as decoding
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.decode import decode, decode_parts
 from store_format.message.locate import Identity
+from store_format.message.one import unit_fields
 from tests.support import oracle
 from tests.support.oracle import Message, OracleError, SubMessage
 from tests.support.rows import ALL, BROKER, expected_row, inner_rows, placed, refs_of, rows_of
+from tests.support.small_store import FIELDS, KINDS, write_small_store
 from tests.support.strategies import inner_batches, messages
 from tests.test_oracle import vector_message
 
@@ -299,3 +301,45 @@ def test_a_batch_of_more_messages_than_a_broker_counts_is_refused() -> None:
 def test_default_columns_come_first() -> None:
     assert tuple(COLUMNS)[: len(DEFAULT_COLUMNS)] == DEFAULT_COLUMNS
     assert arrow_schema(["mine"]).field("mine").type == pa.string()
+
+
+# ---- the fields of a unit ----------------------------------------------------------------------------------
+
+
+def _whole(unit: bytes) -> None:
+    fields = unit_fields(unit)
+    at = 0
+    for field in fields:
+        assert (field.start, field.size > 0) == (at, True)
+        at += field.size
+    assert at == len(unit)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_fields_of_every_kind_of_message(name: str, tmp_path: Path) -> None:
+    message = write_small_store(tmp_path).messages[name]
+    unit = oracle.encode_message(message)
+    fields = unit_fields(unit)
+    _whole(unit)
+    values = {field.name: field.value for field in fields}
+    assert "rest" not in values
+    assert values["topic"] == message.topic
+    for field in ("queue_id", "queue_offset", "physical_offset", "reconsume_times"):
+        assert int(values[field]) == getattr(message, field)
+    assert [field.value for field in fields if field.name == "property"] == [
+        f"{key} = {value}" for key, value in message.properties.items()
+    ]
+    known = {name.replace("host", "ip") for name, _ in FIELDS}
+    assert known <= {field.name for field in fields}
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_fields(data: bytes) -> None:
+    _whole(data)
+
+
+@given(st.integers(0, 700), st.integers(0, 255), st.integers(0, 700))
+def test_damaged_units_are_fields(at: int, byte: int, length: int) -> None:
+    unit = bytearray(oracle.encode_message(KINDS["v6"]))
+    unit[at % len(unit)] = byte
+    _whole(bytes(unit[:length]))

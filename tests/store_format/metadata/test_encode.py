@@ -4,6 +4,7 @@ wrote of one value.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
+from store_format.metadata.read import DECODERS, config_path, read_config
 from store_format.metadata.values import Dialect, TopicConfig, add_topics, dumps, with_integer_keys
+from store_format.opened.store import Opened
 from tests.support import goldens
+from tests.support.config_shapes import FILES, answers, backup, shapes, table_of
 from tests.support.fixtures import Golden
 
 STORES = [
@@ -276,3 +280,27 @@ def test_the_counter_wraps_as_a_long() -> None:
 def test_what_is_no_topics_file_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(CorruptStoreError, match=message):
         add_topics(data, [NEW], NOW)
+
+
+# ---- the shapes in which people, editors and power losses leave files of `config/` -------------------------
+
+
+ANSWERS = answers()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_shape_is_read_as_by_a_broker(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "config" / name
+    path.parent.mkdir()
+    path.with_name(f"{name}.bak").write_bytes(backup(name))
+    expected = {label: tables[0] for label, tables in ANSWERS[name].items()}
+    assert {label: _read(path, data) for label, data in shapes(name).items()} == expected
+
+
+def _read(path: Path, data: bytes) -> Any:
+    path.write_bytes(data)
+    found = read_config(config_path(Opened(str(path.parents[1])), path.name), DECODERS[path.name])
+    if path.name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        assert found is not None
+        found = getattr(found, "offsets" if path.name == "consumerOffset.json" else "lmq_offsets")
+    return table_of(path.name, found)

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError, StoreError, TruncatedRecordError
+from store_format.files.write import FileWrites
 from store_format.layouts import TIMER_WHEEL_SLOT
+from store_format.metadata.read import BrokerConf, read_timer_metrics
 from store_format.metadata.timer import (
     WHEEL_SLOTS,
     TimerCheck,
@@ -22,7 +24,10 @@ from store_format.metadata.timer import (
     read_timer_check,
     slot_index,
     wheel_path,
+    wheel_precision_ms,
+    with_wheel_precision,
 )
+from store_format.metadata.timer_write import merge_timer_metrics, write_timer_metrics
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.fixtures import Golden
@@ -255,3 +260,60 @@ def test_timer_check_of_any_size(tmp_path: Path, size: int) -> None:
     path = tmp_path / "timercheck"
     path.write_bytes(content)
     assert read_timer_check(str(path)) == TimerCheck(*struct.unpack(">7q", content.ljust(56, b"\0")[:56]))
+
+
+# ---- timermetrics ------------------------------------------------------------------------------------------
+
+
+def test_the_form_is_that_of_a_broker(golden: Golden) -> None:
+    data = (golden("delay-tx-5.5.0") / "config" / "timermetrics").read_bytes()
+    merged = merge_timer_metrics(data, {"Timer": -3}, timestamp=9)
+    assert merged is not None
+    assert merged == data.replace(b"1795244069070", b"9").replace(b'"count":30', b'"count":27').replace(
+        b'"counter":110', b'"counter":111'
+    )
+
+
+def test_nothing_changes_without_a_change(tmp_path: Path) -> None:
+    assert not write_timer_metrics(Opened(str(tmp_path)), {"T": 0}, timestamp=9, files=FileWrites(sync=False))
+    assert read_timer_metrics(Opened(str(tmp_path))) is None
+
+
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "timermetrics"
+    path.parent.mkdir()
+    path.write_bytes(b'{"timingCount":{"T":{"count":"many"}}}')
+    files = FileWrites(sync=False)
+    with pytest.raises(CorruptStoreError, match=r"timingCount\.T\.count"):
+        write_timer_metrics(Opened(str(tmp_path)), {"T": 1}, timestamp=9, files=files)
+    path.with_name("timermetrics.bak").write_bytes(b'{"timingCount":{"T":{"count":4}}}')
+    assert write_timer_metrics(Opened(str(tmp_path)), {"T": 1}, timestamp=9, files=files)
+    found = read_timer_metrics(Opened(str(tmp_path)))
+    assert found is not None
+    assert (found["T"].count, found["T"].time_stamp) == (5, 9)
+
+
+# ---- the precision of a wheel, read from wheels that were written with several -----------------------------
+
+
+@pytest.mark.parametrize("precision", [100, 250, 1000])
+def test_the_wheel_tells_its_precision(tmp_path: Path, precision: int) -> None:
+    from rmq_spark.services import run_once
+    from tests.support.staged import make_store
+    from tests.support.waiting import BEGIN_MS, append, timed
+
+    root = str(make_store(tmp_path / "s"))
+    append(Path(root), timed("T", BEGIN_MS + 7_000, 0, 3))
+    assert wheel_precision_ms(Opened(root)) is None
+    run_once(root, ["timer"], BEGIN_MS, broker_conf=BrokerConf(timer_precision_ms=precision), apply=True)
+    assert wheel_precision_ms(Opened(root)) == precision
+    assert with_wheel_precision(Opened(root), BrokerConf()).timer_precision_ms == precision
+    given = BrokerConf.of({"timerPrecisionMs": "500"}, "broker.conf")
+    assert with_wheel_precision(Opened(root), given).timer_precision_ms == 500
+
+
+def test_a_broker_s_wheel_has_a_precision_of_a_second(tmp_path: Path) -> None:
+    root = goldens.unpack("pop-5.5.0", tmp_path)
+    assert wheel_precision_ms(Opened(str(root))) == 1000
+    (root / "timerwheel").write_bytes(b"\1")
+    assert wheel_precision_ms(Opened(str(root))) is None

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from store_format import MessageStore
+from store_format.bookkeeping.ledger import ledger_path, read_ledger
+from store_format.commit.recover import recover
 from store_format.consumequeue.dispatch import ENTRY_ROW, pack_entries
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
+from store_format.diagnose import diagnose
+from store_format.diagnose.problems import Diagnosis
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
-from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.names import REVIVE_GROUP, SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
+from store_format.read.store import Store
 from store_format.survey import queues
+from store_format.survey.fates import KnownEnd, committed_ends, known_ends, ledger_ends
 from store_format.survey.queues import ComparedQueue, Difference, PlacedUnits, QueueComparison, StoredQueue
+from tests.support import oracle
+from tests.support.oracle import Message
+from tests.support.referee.world import overwrite
+from tests.support.staged import append, numbered
 
 _Units = NDArray[np.void]
 
@@ -249,3 +263,118 @@ def test_a_wrong_entry_makes_the_queue_be_read_again(tmp_path: Path) -> None:
     queue = compared(tmp_path, rows(*range(4)))
     assert (queue.right_within(0, 3), queue.right_within(0, 4)) == (3, None)
     assert queue.right_within(0, 5) is None  # no message has the offset 4
+
+
+# ---- what other files know about the end of a consume queue ------------------------------------------------
+
+
+@pytest.fixture
+def root(root: Path) -> Path:
+    """Topics T, with 5 messages, and V, to which a second commit added the 3rd message of 3."""
+    append(root, numbered("T", 0, 5, queues=1) + numbered("V", 0, 2, queues=1))
+    append(root, numbered("V", 2, 1, queues=1))
+    return root
+
+
+def _ends(found: dict[tuple[str, int], KnownEnd]) -> dict[tuple[str, int], int]:
+    return {key: end.offset for key, end in found.items()}
+
+
+def test_the_ledger_knows_the_ends_of_the_last_commits(root: Path) -> None:
+    log = Store.open(str(root)).log
+    assert _ends(ledger_ends(Opened(str(root)), log)) == {("T", 0): 5, ("V", 0): 3}
+    assert "ledger.json ends V-0 at offset 3" in ledger_ends(Opened(str(root)), log)["V", 0].evidence
+    Path(ledger_path(Opened(str(root)))).write_text("{}")
+    assert ledger_ends(Opened(str(root)), log) == {}
+
+
+def test_a_broker_may_have_written_to_queues_of_earlier_commits(root: Path) -> None:
+    ledger = read_ledger(Opened(str(root)))
+    assert ledger.last is not None
+    next_to_it, later = (replace(ledger.last, start=ledger.last.stop + size) for size in (0, 100))
+    assert ledger.with_entry(None, next_to_it, {("V", 0): 4}).ends == {("T", 0): 5, ("V", 0): 4}
+    assert ledger.with_entry(None, later, {("V", 0): 5}).ends == {("V", 0): 5}
+
+
+def test_a_commit_that_was_cut_shows_nothing(root: Path) -> None:
+    last = json.loads(Path(ledger_path(Opened(str(root)))).read_text())["last"]
+    overwrite(root / "commitlog/00000000000000000000", last["last_offset"], bytes(last["last_size"]))
+    assert ledger_ends(Opened(str(root)), Store.open(str(root)).log) == {}
+
+
+def test_groups_have_committed_in_topics_that_are_not_deleted(root: Path) -> None:
+    table = {"T@g": {"0": 4}, "T@h": {"0": 7, "1": 0}, "V@g": {"0": 1}, "Deleted@g": {"0": 9}}
+    table[f"T@{REVIVE_GROUP}"] = {"0": 99}
+    path = root / "config/consumerOffset.json"
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+    path.write_text(json.dumps({"offsetTable": table}))
+    assert committed_ends(Opened(str(root))) == {}  # of a 4.9 broker, which keeps those of deleted topics
+    path.write_text(json.dumps({"offsetTable": table, "dataVersion": version}))
+    assert _ends(committed_ends(Opened(str(root)))) == {("T", 0): 7, ("V", 0): 1}
+    assert "group h has committed offset 7 of T-0" in committed_ends(Opened(str(root)))["T", 0].evidence
+    assert _ends(known_ends(Opened(str(root)), Store.open(str(root)).log)) == {("T", 0): 7, ("V", 0): 3}
+
+
+# ---- places of a queue that a broker counted, and that no message has --------------------------------------
+
+
+_LOG_FILE, _FILE_UNITS = 4096, 4
+
+
+def _store(root: Path, offsets: list[int], *, blank: bool = False, torn: int = -1) -> Path:
+    """A clean store with one queue; the message `torn` is damaged, and has no entry."""
+    log, units = b"", dict[int, bytes]()
+    for offset in offsets:
+        message = Message(b"T", b"body %d" % offset, b"", 0, offset, len(log), store_timestamp=offset + 1)
+        units[offset] = oracle.cq_unit(len(log), message.total_size, 0)
+        data = oracle.encode_message(message)
+        log += b"\xff" * len(data) if offset == torn else data
+    units.pop(torn, None)
+    for name in ("commitlog", "consumequeue/T/0", "config"):
+        (root / name).mkdir(parents=True)
+    (root / "commitlog" / oracle.file_name(0)).write_bytes(log.ljust(_LOG_FILE, b"\0"))
+    size = _FILE_UNITS * 20
+    entries = b"".join(units.get(offset, bytes(20)) for offset in range(max(offsets) + 1))
+    for start in range(0, len(entries) + size * blank, size):
+        path = root / "consumequeue/T/0" / oracle.file_name(start)
+        path.write_bytes(entries[start : start + size].ljust(size, b"\0"))
+    (root / "config/topics.json").write_text('{"topicConfigTable":{"T":{"readQueueNums":1}}}')
+    (root / "checkpoint").write_bytes(oracle.checkpoint(0, 0))
+    return root
+
+
+def _found(root: Path) -> tuple[Diagnosis, list[tuple[str, str]]]:
+    diagnosis = diagnose(str(root))
+    return diagnosis, [(each.severity, each.advice[:21]) for each in diagnosis if "consumequeue" in each.file]
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3])
+def test_a_hole_that_a_broker_counted_is_passed(
+    tmp_path: Path, behind: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    offsets = [*range(8), *range(9, 9 + behind)]
+    root = _store(tmp_path / "store", offsets)
+    caplog.set_level(logging.WARNING)
+    table = MessageStore.open(str(root)).queue("T", 0).to_table(columns=["queueOffset", "body"])
+    assert table["queueOffset"].to_pylist() == offsets
+    assert "T-0: 1 queue offsets, the first 8, have no entry and no message" in caplog.text
+    diagnosis, problems = _found(root)
+    assert problems == [("info", "No message is lost: a")]
+    assert diagnosis.summary.readable == len(offsets)
+    before = {path: path.read_bytes() for path in (root / "consumequeue").rglob("0*") if path.is_file()}
+    recover(str(root), rebuild_index=False).apply()
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_zeros_beside_damage_of_the_log_are_damage(tmp_path: Path) -> None:
+    root = _store(tmp_path / "store", [*range(11)], torn=8)
+    _, problems = _found(root)
+    assert "damage" in {severity for severity, _ in problems}
+
+
+def test_a_blank_last_file_is_named_before_a_broker_counts_it(tmp_path: Path) -> None:
+    root = _store(tmp_path / "store", [*range(8)], blank=True)
+    assert len(list((root / "consumequeue/T/0").iterdir())) == 3
+    assert _found(root)[1] == [("warning", "Delete the blank file")]
+    (root / "consumequeue/T/0" / oracle.file_name(160)).unlink()
+    assert _found(root)[1] == []

@@ -12,12 +12,14 @@ import shutil
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_spark.broker.pop.message import MessageView
 from rmq_spark.broker.pop.waiting import _FollowedStore
 from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.pop import FilterExpression, SimpleConsumer
@@ -27,6 +29,7 @@ from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
+from tests.store_format.pop.test_damaged_log import DAMAGE
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, drain, popped_store
 from tests.support.staged import append, numbered
@@ -385,3 +388,65 @@ def test_a_recovered_copy_knows_what_is_in_flight(tmp_path: Path) -> None:
         found = drain(consumer)
     assert len(found) == rest == 100 - 1 - len(others)
     assert first.body not in {message.body for message in found}
+
+
+# ---- a damaged in-flight log, beside a consumer that lives -------------------------------------------------
+
+
+_COUNT = 240
+
+
+def _consumer(root: Path) -> SimpleConsumer:
+    return SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, 0.0)
+
+
+def _ack(consumer: SimpleConsumer, messages: list[MessageView]) -> None:
+    """A message whose hand-out was damaged is delivered again, and its handle is not valid."""
+    for each in messages:
+        with suppress(InvalidReceiptHandleError):
+            consumer.ack(each)
+
+
+def _numbers(messages: list[MessageView]) -> list[int]:
+    return [int(each.body) for each in messages]
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_leads_to_few_deliveries_and_no_loss(tmp_path: Path, kind: str) -> None:
+    """What is below the offsets in consumerOffset.json never comes again, other messages once or twice."""
+    root = popped_store(tmp_path / "s", _COUNT, queues=2)
+    log = Path(in_flight_directory(Opened(str(root)), GROUP, TOPIC), "in-flight.log")
+    live = _consumer(root)
+    first = [message for _ in range(4) for message in live.receive(20, 60)]
+    live.ack(first[:40])
+    live._stores.keep()
+    old = log.read_bytes()
+    offsets = [read_group_offsets(Opened(str(root)), GROUP)]
+    held = live.receive(30, 60)
+    live.ack(held[:10])
+    before = Counter(_numbers([*first, *held]))
+
+    DAMAGE[kind](log, old)
+    opener, after = _consumer(root), Counter[int]()
+    opener.open()
+    for _ in range(12):
+        for consumer in (opener, live):
+            messages = consumer.receive(32, 60)
+            after.update(_numbers(messages))
+            _ack(consumer, messages)
+            consumer._stores.keep()
+            offsets.append(read_group_offsets(Opened(str(root)), GROUP))
+    _ack(live, [*first[40:], *held[10:]])
+
+    assert (before | after).keys() == set(range(_COUNT))
+    assert max(after.values()) <= 2
+    settled = {message.queue_id: offsets[0][TOPIC, message.queue_id] for message in first}
+    again = [each for each in first if int(each.body) in after and each.offset < settled[each.queue_id]]
+    assert not again
+    for key in settled:
+        course = [each[TOPIC, key] for each in offsets]
+        assert course == sorted(course), "an offset went back"
+    assert not live.receive(32, 60)
+    for each in (live, opener):
+        each.close()
+    assert os.path.getsize(log) > 0

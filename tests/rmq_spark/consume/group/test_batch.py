@@ -6,23 +6,34 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.consumer import MessageQueue
+from rmq_spark.consume.group.directory import PopLease, live_topics
+from rmq_spark.consume.group.member import Membership, SoleMember
+from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets
 from rmq_spark.options.option import BATCH, STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StoreInUseError
 from store_format.files.polling import Clocks
 from store_format.metadata.group_offsets import write_group_offsets
 from store_format.opened.store import Opened
+from store_format.pop.log import InFlightLog, in_flight_directory
+from store_format.pop.state import PopState
 from tests.support.fixtures import Golden, Unchanged
+from tests.support.ownership import begins, queues_by_client
 from tests.support.reads import copy_of, read, told, told_places
 from tests.support.staged import append, deleted_topic, numbered
+from tests.support.writes import held
 
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
 
@@ -237,3 +248,149 @@ def test_offsets_that_cannot_be_read_and_have_no_backup_are_left_alone(
     path.unlink()
     _commit(root, q0=4)
     assert json.loads(path.read_text().replace("0:4", '"0":4'))["offsetTable"]["T@audit"] == {"0": 4}
+
+
+# ---- the lease that consumers of an in-flight log share ----------------------------------------------------
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    directory = in_flight_directory(Opened(str(tmp_path)), "g", "T")
+    InFlightLog(directory).run(PopState.open)
+    return directory
+
+
+def member(directory: str) -> PopLease:
+    made = PopLease(directory)
+    made.begin(0.1)
+    return made
+
+
+def test_only_the_last_of_the_consumers_is_the_last(directory: str) -> None:
+    first, second = member(directory), member(directory)
+    assert not first.is_last()
+    first.end()
+    assert second.is_last()
+    second.end()
+
+
+def test_nobody_joins_while_the_last_consumer_hands_over(directory: str) -> None:
+    last = member(directory)
+    assert last.is_last()
+    with pytest.raises(StoreInUseError, match="the last consumer ends"):
+        member(directory)
+    last.end()
+    member(directory).end()
+
+
+@pytest.mark.process
+def test_a_consumer_that_is_killed_is_not_alive(tmp_path: Path, directory: str) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            member(directory)
+            os.write(writer, b"1")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.read(reader, 1)
+    assert live_topics(str(tmp_path), "g") == ["T"]
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert live_topics(str(tmp_path), "g") == []
+    os.close(reader)
+    os.close(writer)
+
+
+def test_to_ask_disturbs_nobody(tmp_path: Path, directory: str) -> None:
+    assert live_topics(str(tmp_path), "g") == []
+    assert not Path(directory, "members").exists()
+    one = member(directory)
+    assert live_topics(str(tmp_path), "g") == ["T"]
+    assert live_topics(str(tmp_path), "h") == []
+    assert one.is_last()
+    one.end()
+
+
+# ---- a query that shares its queues with nobody ------------------------------------------------------------
+
+
+QUEUES = [MessageQueue("T", "b", queue_id) for queue_id in range(4)]
+
+
+class Time:
+    """In the test's hand."""
+
+    now = 100.0
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> LocalOffsets:
+    return LocalOffsets(str(tmp_path / "g" / "offsets.json"))
+
+
+def _alone(
+    offsets: OffsetStore, *clients: str, shares: bool = True, persist_seconds: float = 5.0
+) -> SoleMember:
+    Time.now = 100.0
+    spec = Membership("g", clients or ("a",), strategy("AVG"), "T *", persist_seconds=persist_seconds)
+    return SoleMember(spec, offsets, shares=shares, clocks=Clocks(lambda: Time.now))
+
+
+def _begin(queue: MessageQueue) -> int:
+    return 7
+
+
+def test_a_queue_begins_at_its_checkpoint_else_at_the_groups_offset_else_by_the_rule(
+    offsets: LocalOffsets,
+) -> None:
+    offsets.write({QUEUES[0]: 9, QUEUES[1]: 3})
+    alone = _alone(offsets)
+    found = alone.settle(QUEUES, {QUEUES[0]: 2}, begin=_begin)
+    assert found.starts == {QUEUES[1]: 3, QUEUES[2]: 7, QUEUES[3]: 7}
+    assert begins(found, {QUEUES[0]: 2}) == {QUEUES[0]: 2, QUEUES[1]: 3, QUEUES[2]: 7, QUEUES[3]: 7}
+    assert found.is_settled
+    assert alone.settle(QUEUES, dict.fromkeys(QUEUES, 8), begin=_begin).starts == {}
+
+
+def test_a_start_is_decided_once(offsets: LocalOffsets) -> None:
+    alone, positions = _alone(offsets), dict[MessageQueue, int]()
+    assert alone.settle(QUEUES, positions, begin=_begin).starts[QUEUES[0]] == 7
+    assert alone.settle(list(QUEUES), {QUEUES[1]: 8}, begin=lambda queue: 99).starts[QUEUES[0]] == 7
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_the_strategy_shares_among_the_own_clients_unless_broadcasting(
+    offsets: LocalOffsets, shares: bool
+) -> None:
+    found = queues_by_client(_alone(offsets, "a", "b", shares=shares).settle(QUEUES, {}, begin=_begin))
+    assert found == ({"a": QUEUES[:2], "b": QUEUES[2:]} if shares else {"a": QUEUES})
+
+
+def test_it_records_every_interval_when_forced_and_when_it_leaves(offsets: LocalOffsets) -> None:
+    alone = _alone(offsets)
+    alone.settle(QUEUES, {}, begin=_begin)
+    alone.settle(QUEUES, {QUEUES[0]: 1}, begin=_begin)
+    assert offsets.read() == {}
+    Time.now += 5
+    alone.settle(QUEUES, {QUEUES[0]: 2}, begin=_begin)
+    assert offsets.read() == {QUEUES[0]: 2}
+    alone.settle(QUEUES, {QUEUES[0]: 3}, begin=_begin, force=True)
+    assert offsets.read() == {QUEUES[0]: 3}
+    alone.leave({QUEUES[0]: 4})
+    assert offsets.read() == {QUEUES[0]: 4}
+
+
+def test_what_could_not_be_saved_is_tried_again_but_not_at_each_look(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "lock").write_bytes(b"lock")
+    offsets, positions = StoreOffsets("g", {"b": str(tmp_path)}, lock_timeout=0.1), {QUEUES[0]: 1}
+    alone = _alone(offsets, persist_seconds=0.0)
+    with held(tmp_path):
+        alone.settle(QUEUES, positions, begin=_begin)
+    alone.settle(QUEUES, positions, begin=_begin)
+    assert offsets.read() == {}
+    Time.now += 1
+    alone.settle(QUEUES, positions, begin=_begin)
+    assert offsets.read() == positions
