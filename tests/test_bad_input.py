@@ -31,6 +31,7 @@ from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
 from tests.support import oracle
+from tests.support.file_edits import overwrite
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, rows_of
 from tests.support.small_store import FILE_SIZE, KINDS, SmallStore, field_at, write_small_store
@@ -478,9 +479,7 @@ def _queue_file(root: Path, queue_id: int) -> Path:
 
 
 def _write_entries(root: Path, queue_id: int, start: int, data: bytes) -> None:
-    with _queue_file(root, queue_id).open("r+b") as file:
-        file.seek(start * _ENTRY)
-        file.write(data)
+    overwrite(_queue_file(root, queue_id), start * _ENTRY, data)
 
 
 def _lose_newest(root: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.file_edits import overwrite
 from tests.support.longest_first import LONGEST, longest_first
 from tests.support.unchanged import snapshot, unchanged
 
@@ -33,9 +34,7 @@ def tree(tmp_path: Path) -> Path:
 
 def _write_and_put_the_times_back(path: Path, position: int, content: bytes) -> None:
     status = path.stat()
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(content)
+    overwrite(path, position, content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 

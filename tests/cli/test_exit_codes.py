@@ -11,6 +11,7 @@ from rmq_spark.cli.commands import overview
 from rmq_spark.cli.exit_codes import EXIT_CODES
 from rmq_spark.cli.main import COMMANDS
 from tests.support.cli_runs import ROOT, Runner
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.writes import held
 
@@ -52,9 +53,7 @@ def test_an_empty_answer_says_so(rmqlog: Runner, golden: Golden, verb: str) -> N
 def test_the_codes(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     store = golden(STORE)
     damaged = Path(shutil.copytree(store, tmp_path / "damaged"))
-    with (damaged / "commitlog" / "00000000000000262144").open("r+b") as file:
-        file.seek(39043)
-        file.write(b"X")
+    overwrite(damaged / "commitlog" / "00000000000000262144", 39043, b"X")
     in_use = Path(shutil.copytree(store, tmp_path / "in-use"))
     runs: dict[int, tuple[object, ...]] = {
         0: ("ls", store),

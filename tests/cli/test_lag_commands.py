@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.file_edits import edited_json
 from tests.support.fixtures import Golden
 
 STORE, CLEANED, CLUSTER = "basic-5.5.0", "cleaned-5.5.0", "cluster-5.5.0"
@@ -160,9 +161,8 @@ def test_queues_that_no_consumer_reads_are_named(rmqlog: Runner, golden: Golden,
     """readQueueNums was made smaller: the messages behind it still count as unread."""
     store = copy_of(STORE)
     topics = store / "config" / "topics.json"
-    document = json.loads(topics.read_text(encoding="utf-8"))
-    document["topicConfigTable"]["Orders"]["readQueueNums"] = 2
-    topics.write_text(json.dumps(document), encoding="utf-8")
+    with edited_json(topics) as document:
+        document["topicConfigTable"]["Orders"]["readQueueNums"] = 2
     assert (
         "rmqlog: consumers do not read the queues 2 to 3 of Orders (readQueueNums=2 in topics.json): their "
         "messages count as unread here. To have them consumed: mqadmin updateTopic -r 4\n"

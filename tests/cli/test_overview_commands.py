@@ -10,6 +10,7 @@ from store_format import MessageStore
 from store_format.views.registry import VIEWS
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.writes import held
 
@@ -129,9 +130,7 @@ def test_info_does_not_count_messages_in_damaged_bytes_as_readable(
 ) -> None:
     """A copy that a broker wrote meanwhile: consume queues have entries for what the commitlog lacks."""
     copy = copy_of("crash-5.5.0")
-    with (copy / "commitlog/00000000000000262144").open("r+b") as file:
-        file.seek(23_399)
-        file.write(bytes(8192))
+    overwrite(copy / "commitlog/00000000000000262144", 23_399, bytes(8192))
     done = rmqlog("info", copy)
     assert "verdict: crashed: 850 messages, less those in 10,976 damaged bytes; a broker start" in done.out
     assert "A copy that was made while a broker wrote can look like this: copy it again" in caplog.text

@@ -11,6 +11,7 @@ import pytest
 from tests.support import damages, goldens
 from tests.support.cli_runs import Runner
 from tests.support.damages import Damaged
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, numbered
@@ -82,9 +83,7 @@ def test_it_ends_in_a_verdict_and_the_next_command(
     # What it says to type works, and writes nothing.
     assert rmqlog(*next_command.split()[1:]).code == 0
     damaged = copy_of("basic-5.5.0")
-    with (damaged / "commitlog" / "00000000000000262144").open("r+b") as file:
-        file.seek(39043)
-        file.write(b"X")
+    overwrite(damaged / "commitlog" / "00000000000000262144", 39043, b"X")
     *_, verdict, following = rmqlog("verify", damaged).out.splitlines()
     assert verdict.startswith("verdict: damaged in 1 place: 2,009 messages readable, 1 message lost")
     assert rmqlog(*following.split()[2:]).code == 0
@@ -120,8 +119,7 @@ def test_a_salvaged_copy_is_not_put_into_the_directory_of_a_cluster(rmqlog: Runn
     cluster = goldens.unpack("cluster-5.5.0", tmp_path / "cluster")
     store = cluster / "broker-a"
     log = min((store / "commitlog").iterdir())
-    with log.open("r+b") as file:
-        file.write(bytes(300))
+    overwrite(log, 0, bytes(300))
     salvage = f"rmqlog recover {store} --into"
     assert f"{salvage} {cluster}-broker-a-recovered --salvage" in rmqlog("verify", cluster).out
     shutil.rmtree(cluster / "broker-b")

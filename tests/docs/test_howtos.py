@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
-# the test of docs/write.md gives that page its DataFrame, test_mirror_page.py runs a writer beside the commands
+# its test gives write.md its DataFrame, test_mirror_page.py runs a writer beside the commands
 OURS = [name for name in PAGES if name not in ("write.md", "howto-mirror.md")]
 ON_A_CLUSTER = "howto-cluster.md"  # tests/spark/test_cluster.py starts one
 RUN = [name for name in OURS if name != ON_A_CLUSTER and any(blocks(read_page(name)))]

@@ -20,6 +20,7 @@ from tests.interop.once import made_once
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, by_place, data_files, ours
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 
 VERSIONS = {"basic-5.5.0": "5.5.0", "basic-4.9.7": "4.9.7"}
@@ -303,9 +304,7 @@ def test_a_broker_cuts_behind_damage_and_what_it_has_cut_stays_hidden(
     store, config, java = copy_of(name), goldens.config(name), rocketmq("5.5.0")
     rows = sorted(goldens.expected_rows(name), key=lambda row: int(row["physicalOffset"]))
     damaged = rows[30]["physicalOffset"]
-    with (store / "commitlog" / "00000000000000000000").open("r+b") as file:
-        file.seek(damaged + 95)
-        file.write(b"\xff\xff")
+    overwrite(store / "commitlog" / "00000000000000000000", damaged + 95, b"\xff\xff")
     store_before = MessageStore.open(str(store))
     assert store_before.snapshot().log_end == goldens.expected(name)["commitLog"]["maxOffset"]
     with java.broker(store, config) as broker:

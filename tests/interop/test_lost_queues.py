@@ -4,7 +4,6 @@ served, and every new one.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +22,7 @@ from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, data_files, ours
 from tests.interop.versions import OLD
 from tests.support import goldens
+from tests.support.file_edits import edited_json
 from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered, settings_from, stage
 
@@ -92,9 +92,8 @@ def test_a_queue_that_only_a_group_knows_goes_on_at_its_offset(
     name, group = "basic-5.5.0", "CG_cut"
     store, config = copy_of(name), goldens.config(name)
     topics = store / "config/topics.json"
-    value = json.loads(topics.read_text())
-    value["topicConfigTable"]["Cut"] = value["topicConfigTable"]["Orders"] | {"topicName": "Cut"}
-    topics.write_text(json.dumps(value))
+    with edited_json(topics) as value:
+        value["topicConfigTable"]["Cut"] = value["topicConfigTable"]["Orders"] | {"topicName": "Cut"}
     offsets, key = store / "config/consumerOffset.json", '"offsetTable":{'
     assert key in offsets.read_text()
     offsets.write_text(offsets.read_text().replace(key, f'{key}"Cut@{group}":{{0:60}},'))

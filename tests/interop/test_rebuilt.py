@@ -18,6 +18,7 @@ from store_format.index.file import open_index_files
 from store_format.layouts import INDEX_UNIT
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 
 _MESSAGES, _BODY, _LOG_FILE_SIZE = 5_000, 400, 1 << 20
@@ -92,9 +93,7 @@ def test_a_broker_serves_all_that_was_salvaged(
     size = files[0].stat().st_size
     for place in (len(rows) // 4, len(rows) // 2):
         physical = int(rows[place]["physicalOffset"])
-        with files[physical // size].open("r+b") as file:
-            file.seek(physical % size + 40)
-            file.write(b"\xff" * 60)
+        overwrite(files[physical // size], physical % size + 40, b"\xff" * 60)
     recover(str(store), into=str(new), salvage=True).apply()
     java = rocketmq("5.5.0")
     opened = java.open_store(new, config)

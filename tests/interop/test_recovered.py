@@ -24,6 +24,7 @@ from tests.support.damages import (
     cut_last_file_within_the_last_properties,
     cut_middle_file_within_its_last_properties,
 )
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered, settings_from
 
@@ -41,9 +42,9 @@ def test_what_a_recovery_cut_stays_hidden(rocketmq: Callable[[str], RocketMQ], c
     store, config, java = copy_of(_NAME), goldens.config(_NAME), rocketmq("5.5.0")
     rows = sorted(goldens.expected_rows(_NAME), key=lambda row: int(row["physicalOffset"]))
     topics = {row["topic"] for row in rows}
-    with (store / "commitlog" / "00000000000000000000").open("r+b") as file:
-        file.seek(rows[_DAMAGED]["physicalOffset"] + 95)
-        file.write(b"\xff\xff")
+    overwrite(
+        store / "commitlog" / "00000000000000000000", rows[_DAMAGED]["physicalOffset"] + 95, b"\xff\xff"
+    )
 
     def check(served: list[Line], state: StoreState) -> None:
         assert MessageStore.open(str(store)).state is state

@@ -17,7 +17,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.files.read import FileCache
 from store_format.layouts import CQ_UNIT
-from tests.support.referee.world import overwrite
+from tests.support.file_edits import overwrite
 
 
 class Unit(NamedTuple):

@@ -5,7 +5,6 @@ for a test.
 from __future__ import annotations
 
 import ipaddress
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
 from store_format.message.encode import MessageColumns, encode
 from store_format.opened.store import Opened
 from tests.support import oracle
+from tests.support.file_edits import edited_json
 from tests.support.oracle import Message
 
 Rows = dict[tuple[str, int], list[tuple[int, int]]]
@@ -36,10 +36,8 @@ _KINDS = {4: NO_QUEUE, 12: NOT_DISPATCHED}  # sysFlag & 12: prepared, rolled bac
 
 def deleted_topic(root: Path, topic: str) -> None:
     """What a broker does when a topic is deleted; its messages stay in the commitlog."""
-    path = root / "config" / "topics.json"
-    topics = json.loads(path.read_text())
-    topics["topicConfigTable"].pop(topic, None)
-    path.write_text(json.dumps(topics))
+    with edited_json(root / "config" / "topics.json") as topics:
+        topics["topicConfigTable"].pop(topic, None)
     shutil.rmtree(root / "consumequeue" / topic, ignore_errors=True)
 
 
@@ -202,10 +200,8 @@ def append(
 
 def update_topic(root: Path, topic: str, queues: int) -> None:
     """What `mqadmin updateTopic -r -w` leaves in topics.json."""
-    path = root / "config" / "topics.json"
-    config = json.loads(path.read_text())
-    config["topicConfigTable"][topic] |= {"readQueueNums": queues, "writeQueueNums": queues}
-    path.write_text(json.dumps(config))
+    with edited_json(root / "config" / "topics.json") as config:
+        config["topicConfigTable"][topic] |= {"readQueueNums": queues, "writeQueueNums": queues}
 
 
 def rows_by_queue(root: Path) -> Rows:

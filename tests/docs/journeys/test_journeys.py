@@ -17,6 +17,7 @@ import pytest
 
 from rmq_spark import demo
 from tests.support.doc_pages import Block
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.journeys import (
     DIRECTORY,
@@ -92,9 +93,7 @@ def damage(store: Path) -> None:
     shutil.rmtree(store / ".rmqlog")
     (store / "abort").touch()
     os.truncate(max((store / "commitlog").iterdir()), 3_200_000)
-    with (store / "consumequeue" / "Orders" / "2" / f"{0:020}").open("r+b") as file:
-        file.seek(4096)
-        file.write(bytes(4096))
+    overwrite(store / "consumequeue" / "Orders" / "2" / f"{0:020}", 4096, bytes(4096))
 
 
 @pytest.mark.process

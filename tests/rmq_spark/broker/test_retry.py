@@ -27,6 +27,7 @@ from store_format.message.encode import MessageColumns
 from store_format.metadata.read import BrokerConf, read_topics
 from store_format.opened.store import Opened
 from tests.support import goldens
+from tests.support.file_edits import edited_json
 
 GOLDEN = "retry-dlq-5.5.0"
 COLUMNS = ("topic", "queueId", "queueOffset", "reconsumeTimes", "body", "properties", "storeHost")
@@ -338,9 +339,8 @@ def test_a_late_plan_stores_no_other_messages(root: str) -> None:
     """The dead letter topic was deleted and made again: other dead letters have the places of the plan."""
     plan = retry.resend(root, "CG_fail", where=retry.Where(limit=2))
     topics = pathlib.Path(root, "config", "topics.json")
-    table = json.loads(topics.read_text())
-    del table["topicConfigTable"]["%DLQ%CG_fail"]
-    topics.write_text(json.dumps(table))
+    with edited_json(topics) as table:
+        del table["topicConfigTable"]["%DLQ%CG_fail"]
     shutil.rmtree(pathlib.Path(root, "consumequeue", "%DLQ%CG_fail"))
     properties = b"KEYS\x01other\x02RETRY_TOPIC\x01Jobs\x02"
     others = MessageColumns(

@@ -39,6 +39,7 @@ from store_format.files import tree
 from store_format.files.read import places
 from store_format.message.encode import MessageColumns
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.object_server import Fault, ObjectServer, Request
 from tests.support.small_store import write_small_store
 
@@ -374,9 +375,7 @@ def test_a_damaged_entry_leads_to_a_file_that_no_split_has(
 ) -> None:
     """The task lists then what it was not given, and finds what a local read finds."""
     file = sorted((long_log / "consumequeue/Orders/1").iterdir())[at // 500]
-    with file.open("r+b") as entries:
-        entries.seek(at % 500 * 20)
-        entries.write((1_500_000).to_bytes(8, "big"))
+    overwrite(file, at % 500 * 20, (1_500_000).to_bytes(8, "big"))
     options = {"path": str(long_log), "minPartitions": "40", "mode": "PERMISSIVE"}
     assert _read({**options, "path": server.url_of(long_log)}) == _read(options)
 

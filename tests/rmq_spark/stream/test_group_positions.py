@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseEr
 from store_format.files.polling import Clocks
 from store_format.files.write import FileWrites
 from tests.rmq_spark.stream.test_positions import Stream, expected
+from tests.support.file_edits import edited_json
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.ownership import double_ownership, read_events
 from tests.support.reads import read
@@ -397,10 +397,8 @@ def test_a_topic_that_was_created_again_and_has_no_message_yet(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The group's offset is of the deleted topic: kept, it would skip the first messages of the new one."""
-    path = world.root / "config" / "topics.json"
-    topics = json.loads(path.read_text())
-    topics["topicConfigTable"]["Again"] = topics["topicConfigTable"]["T"] | {"topicName": "Again"}
-    path.write_text(json.dumps(topics))
+    with edited_json(world.root / "config" / "topics.json") as topics:
+        topics["topicConfigTable"]["Again"] = topics["topicConfigTable"]["T"] | {"topicName": "Again"}
     update_topic(world.root, "Again", 1)
     world.offsets().write({MessageQueue("Again", BROKER, 0): 5})
     query = world.query("a", failOnDataLoss="false")

@@ -26,6 +26,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from tests.support import goldens, oracle
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered, update_topic
 
@@ -174,9 +175,7 @@ def test_names_that_lead_elsewhere_are_none(
     position = last.physical_offset + last.total_size
     for name in names:
         unit = replace(last, topic_bytes=name.encode(), physical_offset=position, queue_offset=0)
-        with (root / "commitlog" / oracle.file_name(0)).open("r+b") as file:
-            file.seek(position)
-            file.write(oracle.encode_message(unit))
+        overwrite(root / "commitlog" / oracle.file_name(0), position, oracle.encode_message(unit))
         position += unit.total_size
     assert stream.step() is None
     shutil.copytree(root / "consumequeue" / "T", root / "consumequeue" / "$from")

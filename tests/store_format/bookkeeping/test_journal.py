@@ -35,6 +35,7 @@ from store_format.index.file import IndexGeometry
 from store_format.index.updates import IndexBatch, IndexFiles, last_index_file, rewind_index
 from store_format.opened.store import Opened
 from tests.support.failing_writer import write
+from tests.support.file_edits import overwrite
 from tests.support.fork_server import ForkServer
 from tests.support.kills import kill_at
 from tests.support.staged import append, make_store, numbered
@@ -225,8 +226,7 @@ def test_entries_written_later_leave_no_trace(root: str, count: int, header_lost
     assert _index(root) != before
     if header_lost:  # the crash came between the slots and the header
         for name, data in before.items():
-            with Path(root, "index", name).open("r+b") as file:
-                file.write(data[:40])
+            overwrite(Path(root, "index", name), 0, data[:40])
     rewind_index(f"{root}/index", base, IndexGeometry(20, 100), _FILES)
     assert _index(root) == before
 

@@ -40,6 +40,7 @@ from store_format.message.encode import MessageColumns
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
+from tests.support.file_edits import overwrite
 from tests.support.staged import append, messages_of, numbered, stage
 from tests.support.writes import held
 
@@ -480,8 +481,7 @@ def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(
     log, last = "commitlog/00000000000000000000", messages_of(other)[-1]
     written = (other / log).read_bytes()[: last.physical_offset + last.total_size]
     assert append(root, numbered("T", 20, 1), key=("p", 0)).reports == ()  # the batch stands
-    with (root / log).open("r+b") as file:
-        file.write(written)
+    overwrite(root / log, 0, written)
     (report,) = append(root, numbered("T", 21, 1), key=("p", 1)).reports
     assert "batch 0 of q" in report
     assert "was overwritten" in report
@@ -525,9 +525,7 @@ def test_diagnose_finds_nothing_in_what_was_appended_and_tells_of_a_cut_batch(ro
     assert list(store.diagnose()) == []
     last = messages_of(root)[-1]
     path = root / "commitlog" / f"{last.physical_offset // (1 << 14) * (1 << 14):020d}"
-    with path.open("r+b") as file:
-        file.seek(last.physical_offset % (1 << 14) + 100)
-        file.write(b"other")
+    overwrite(path, last.physical_offset % (1 << 14) + 100, b"other")
     found = [
         problem for problem in MessageStore.open(str(root)).diagnose() if problem.file.endswith("ledger.json")
     ]

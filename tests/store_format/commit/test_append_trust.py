@@ -27,6 +27,7 @@ from store_format.files.paths import offset_file_name
 from store_format.message.encode import MessageColumns
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, messages_of, numbered, stage
 
@@ -250,9 +251,7 @@ def test_a_commit_looks_at_the_last_batch_and_further_back_only_where_that_was_c
     ledger, log = read_ledger(Opened(str(root))), MessageStore.open(str(root)).log
     assert (ledger.new_reports(log), len(looked)) == ([], 1)
     cut = ledger.keys["run-4"]
-    with (root / "commitlog" / offset_file_name(0)).open("r+b") as file:
-        file.seek(cut.start)
-        file.write(bytes(cut.stop + 200 - cut.start))
+    overwrite(root / "commitlog" / offset_file_name(0), cut.start, bytes(cut.stop + 200 - cut.start))
     assert [report.split(",")[0] for report in ledger.new_reports(log)] == [
         "batch 1 of run-4",
         "batch 1 of run-5",

@@ -23,6 +23,7 @@ from store_format.metadata.read import read_checkpoint
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
@@ -153,9 +154,7 @@ def test_messages_of_a_broker_behind_lost_pages_are_not_overwritten(tmp_path: Pa
     append(root, numbered("T", 12, 4000, body_size=60))  # as a broker
     ledger.write_bytes(ours)
     (root / ".rmqlog" / "queues.json").unlink(missing_ok=True)
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(stop.stop)
-        file.write(bytes(hole))
+    overwrite(root / "commitlog" / f"{0:020d}", stop.stop, bytes(hole))
     seen = MessageStore.open(str(root)).diagnose().summary.log_end
     assert seen > stop.stop + hole
     before = _files(root)
@@ -200,9 +199,7 @@ def test_a_copy_that_ends_within_a_file_is_refused_by_its_checkpoint(root: Path)
     append(root, numbered("T", 12, 100))
     _as_of_broker(root)
     (root / "commitlog" / f"{1 << 14:020d}").unlink()
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(14_000)
-        file.write(bytes((1 << 14) - 14_000))
+    overwrite(root / "commitlog" / f"{0:020d}", 14_000, bytes((1 << 14) - 14_000))
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     assert checkpoint is not None
     save_checkpoint(

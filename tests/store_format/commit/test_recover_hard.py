@@ -23,6 +23,7 @@ from store_format.store import MessageStore
 from tests.support import oracle
 from tests.support.damages import Damaged, cut_last_file_within_the_last_properties
 from tests.support.failing_writer import Failure, install
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at, killed_stores
@@ -293,9 +294,7 @@ def test_a_copy_that_was_killed_is_completed(tmp_path: Path, forks: ForkServer, 
     """Every change is a kill with --whole, else every fifth one."""
     root = make_store(tmp_path / "damaged")
     append(root, numbered("T", 0, 200))
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(3000)
-        file.write(b"\xff" * 50)
+    overwrite(root / "commitlog" / f"{0:020d}", 3000, b"\xff" * 50)
     shutil.rmtree(root / "consumequeue/T/1")
     unkilled = tmp_path / "whole"
     changes = count_changes(forks, unkilled, _copy_salvaged, root)

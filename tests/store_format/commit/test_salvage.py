@@ -10,10 +10,10 @@ import pytest
 from store_format.commit.recover import recover
 from store_format.errors import CorruptStoreError
 from tests.support import oracle
+from tests.support.file_edits import overwrite
 from tests.support.reads import flip
 from tests.support.referee.law import tree
 from tests.support.referee.made import BrokerStore
-from tests.support.referee.world import overwrite
 from tests.support.staged import Rows, rows_by_queue
 
 SIZE_AT, MAGIC_AT, QUEUE_ID_AT, OFFSET_AT, PHYSICAL_AT, BODY_AT = 3, 7, 15, 27, 35, 88

@@ -10,6 +10,7 @@ import pytest
 from store_format.consumequeue.units import FiledQueue
 from store_format.read.store import Queue, Store
 from tests.support import oracle
+from tests.support.file_edits import overwrite
 from tests.support.goldens import expected_rows, unpack
 from tests.support.oracle import Message
 
@@ -58,9 +59,7 @@ def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def _write(root: Path, offset: int, unit: bytes) -> None:
     files = sorted((root / "consumequeue" / "T" / "0").iterdir())
     size = files[0].stat().st_size
-    with files[offset * 20 // size].open("r+b") as file:
-        file.seek(offset * 20 % size)
-        file.write(unit)
+    overwrite(files[offset * 20 // size], offset * 20 % size, unit)
 
 
 def _queue(root: Path) -> Queue:

@@ -19,7 +19,7 @@ from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
 from store_format.opened.store import Opened
-from tests.support.referee.world import overwrite
+from tests.support.file_edits import overwrite
 from tests.support.staged import columns_of, make_store, messages_of, numbered
 
 _COUNT = 40

@@ -27,6 +27,7 @@ from store_format.consumequeue.offset_by_time import Boundary, offset_at
 from store_format.consumequeue.units import FiledQueue, message_mask, read_units, short_queues
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
 from store_format.layouts import CQ_UNIT, unpack
+from tests.support.file_edits import overwrite
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
 
@@ -163,9 +164,7 @@ def test_short_queues_have_the_bounds_that_each_has_alone(
             first = min(path.iterdir())
             for position, data in damage:
                 if position + len(data) <= first.stat().st_size:
-                    with first.open("r+b") as file:
-                        file.seek(position)
-                        file.write(data)
+                    overwrite(first, position, data)
             found.append(FiledQueue("TopicTest", 3, str(path), "simple"))
         for clean in (False, stop is None):
             short = short_queues(found, commit_log_min, commit_log_stop=stop, clean=clean)

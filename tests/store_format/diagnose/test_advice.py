@@ -30,6 +30,7 @@ from store_format.read.store import Queue
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens
 from tests.support.doc_pages import Session, blocks, read_page
+from tests.support.file_edits import edited_json, overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
@@ -134,9 +135,7 @@ class Case:
 
 def written(place: str, position: int, data: bytes) -> Step:
     def harm(root: Path, _: Path) -> None:
-        with (root / place).open("r+b") as file:
-            file.seek(position)
-            file.write(data)
+        overwrite(root / place, position, data)
 
     return harm
 
@@ -309,9 +308,7 @@ def bad_ledger(root: Path, _: Path) -> None:
 
 def overwritten_batch(root: Path, _: Path) -> None:
     result = append(root, numbered("Mine", 0, 8), key=("job", 1))
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(result.stop - 20)
-        file.write(b"\0" * 4)
+    overwrite(root / "commitlog" / f"{0:020d}", result.stop - 20, b"\0" * 4)
 
 
 def ours(root: Path, _: Path) -> None:
@@ -350,10 +347,8 @@ def flushed(root: Path, _: Path) -> None:
 
 
 def fewer_queues(root: Path, _: Path) -> None:
-    path = root / "config" / "topics.json"
-    topics = json.loads(path.read_text())
-    topics["topicConfigTable"]["Orders"]["readQueueNums"] = 2
-    path.write_text(json.dumps(topics))
+    with edited_json(root / "config" / "topics.json") as topics:
+        topics["topicConfigTable"]["Orders"]["readQueueNums"] = 2
 
 
 def killed_writer(root: Path, _: Path) -> None:

@@ -22,8 +22,8 @@ from store_format.errors import StoreNotFoundError
 from store_format.index.file import IndexFile
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
-from tests.support.referee.world import overwrite
 from tests.support.writes import held
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
@@ -101,9 +101,7 @@ def _cq_place(root: Path, row: dict[str, Any]) -> tuple[Path, int]:
 
 def test_a_block_of_zeros_in_a_queue_is_one_problem(copy: Path) -> None:
     name = "consumequeue/Orders/1/" + "0" * 20
-    with (copy / name).open("r+b") as file:
-        file.seek(200)
-        file.write(bytes(1000))
+    overwrite(copy / name, 200, bytes(1000))
     (problem,) = _diagnose(copy).of("damage")
     assert (problem.file, problem.position) == (str(copy / name), 200)
     assert problem.found == "physicalOffset 0 and size 0 in 50 entries in a row, with entries behind them"

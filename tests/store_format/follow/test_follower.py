@@ -41,10 +41,10 @@ from store_format.read.choice import MessageChoice
 from store_format.read.store import find_queues
 from tests.support import goldens, oracle
 from tests.support.failing_writer import write
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at
-from tests.support.referee.world import overwrite
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.support.writes import held
 from tests.test_live_store import writer
@@ -123,7 +123,7 @@ def test_beside_a_broker_looks_follow_the_log_alone(tmp_path: Path) -> None:
 _COMMITS = """
 import sys
 from pathlib import Path
-from tests.support.referee.world import overwrite
+from tests.support.file_edits import overwrite
 from tests.support.staged import append, numbered
 print("ready", flush=True)
 for number in range(int(sys.argv[2])):
@@ -494,8 +494,6 @@ def test_many_new_messages_without_entries_are_not_trusted(
     root, follower = grown
     for topic in topics:
         for file in root.glob(f"consumequeue/Orders{topic:05d}/*/*"):
-            with file.open("r+b") as entries:
-                entries.seek(2 * CQ_UNIT.itemsize)
-                entries.write(bytes(CQ_UNIT.itemsize))
+            overwrite(file, 2 * CQ_UNIT.itemsize, bytes(CQ_UNIT.itemsize))
     follower.look()
     assert ends(follower) == in_batch(root)

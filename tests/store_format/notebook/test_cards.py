@@ -22,6 +22,7 @@ from store_format.store import MessageStore
 from store_format.views.registry import VIEWS
 from store_format.views.trace import TRACE_COLUMNS
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.hostile_store import (
     HOSTILE_ID,
@@ -300,9 +301,7 @@ def test_a_diagnosis(copy_of: Golden) -> None:
     store = MessageStore.open(str(root))
     assert "no problems" in read_page(store.diagnose()._repr_html_()).text
     assert "no problems" in _page(view_card(store, "problems")).text
-    with (root / "commitlog" / "00000000000000262144").open("r+b") as file:
-        file.seek(4)
-        file.write(b"bad!")
+    overwrite(root / "commitlog" / "00000000000000262144", 4, b"bad!")
     found = store.diagnose()
     page = read_page(found._repr_html_())
     text_ = page.text

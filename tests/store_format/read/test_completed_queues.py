@@ -13,6 +13,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.opened.store import Opened
 from store_format.survey.snapshot import take_queue
+from tests.support.file_edits import overwrite
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, messages_of, numbered
 
@@ -31,9 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 def _zero(root: Path, topic: str, start: int, stop: int) -> None:
     (path,) = (root / f"consumequeue/{topic}/0").iterdir()
-    with path.open("r+b") as file:
-        file.seek(start * ENTRY)
-        file.write(bytes((stop - start) * ENTRY))
+    overwrite(path, start * ENTRY, bytes((stop - start) * ENTRY))
 
 
 def _offsets(root: Path, topic: str) -> list[int]:
@@ -95,9 +94,7 @@ def test_a_commit_that_a_broker_has_cut_ends_no_queue(root: Path) -> None:
     (log,) = (root / "commitlog").iterdir()
     (other,) = (before / "commitlog").iterdir()
     end = unit.physical_offset + unit.total_size
-    with log.open("r+b") as file:
-        file.seek(unit.physical_offset)
-        file.write(other.read_bytes()[unit.physical_offset : end])
+    overwrite(log, unit.physical_offset, other.read_bytes()[unit.physical_offset : end])
     shutil.rmtree(root / "consumequeue")
     shutil.copytree(before / "consumequeue", root / "consumequeue")
     assert _offsets(root, "T") == list(range(61))

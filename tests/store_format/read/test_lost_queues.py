@@ -27,6 +27,7 @@ from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 from store_format.survey import log_end, unfiled_queues
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
 
@@ -286,9 +287,7 @@ def zeroed(root: Path, first: int, stop: int) -> None:
     """Entries of T-0 as on pages that never reached the disk."""
     for number in range(first, stop):
         path = root / "consumequeue" / "T" / "0" / f"{number // 20 * 400:020d}"
-        with path.open("r+b") as file:
-            file.seek(number % 20 * 20)
-            file.write(bytes(20))
+        overwrite(path, number % 20 * 20, bytes(20))
 
 
 @pytest.mark.parametrize(("first", "stop"), [(0, 60), (0, 5), (25, 35), (25, 60), (19, 20)])

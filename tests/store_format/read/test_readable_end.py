@@ -22,9 +22,9 @@ from store_format.opened.store import Opened
 from store_format.read.tolerance import Tolerance
 from store_format.survey.log_end import ReadableEnd, end_after_crash, find_readable_end
 from tests.support import goldens, oracle
+from tests.support.file_edits import overwrite as overwrite_file
 from tests.support.fixtures import Golden
 from tests.support.oracle import Message
-from tests.support.referee.world import overwrite as overwrite_file
 from tests.support.staged import append, make_store, messages_of, numbered, stage
 
 _FILE_SIZE = 1 << 14

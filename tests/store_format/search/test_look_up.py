@@ -22,6 +22,7 @@ from store_format.read.tolerance import Tolerance
 from store_format.search.look_up import Found, How, KeySearch, bytes_to_scan
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.staged import append, make_store, numbered
@@ -613,9 +614,7 @@ def test_units_that_were_lost_with_the_power_hide_no_message(tmp_path: Path) -> 
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 16, 8000, 5000, 20000))
     append(root, numbered("T", 0, 500))
     (path,) = (root / "index").iterdir()
-    with path.open("r+b") as file:
-        file.seek(40 + 4 * 5000 + 20 * 600)
-        file.write(bytes(20 * 200))
+    overwrite(path, 40 + 4 * 5000 + 20 * 600, bytes(20 * 200))
     store = MessageStore.open(str(root))
     assert [len(_offsets(store.find(key=f"k{i}"))) for i in range(0, 500, 7)] == [1] * 72
     assert len(store.diagnose().of("damage")) > 0

@@ -26,8 +26,8 @@ from store_format.survey import queues
 from store_format.survey.fates import KnownEnd, committed_ends, known_ends, ledger_ends
 from store_format.survey.queues import ComparedQueue, Difference, PlacedUnits, QueueComparison, StoredQueue
 from tests.support import oracle
+from tests.support.file_edits import overwrite
 from tests.support.oracle import Message
-from tests.support.referee.world import overwrite
 from tests.support.staged import append, numbered
 
 _Units = NDArray[np.void]

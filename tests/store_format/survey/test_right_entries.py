@@ -15,8 +15,8 @@ from store_format.message.columns import decode_options_of
 from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance
 from store_format.survey.right_entries import is_own, own_newest
+from tests.support.file_edits import overwrite
 from tests.support.reads import flip
-from tests.support.referee.world import overwrite
 from tests.support.staged import append, make_store, numbered
 
 ENTRY, BODY_AT = 20, 88

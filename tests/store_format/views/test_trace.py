@@ -20,6 +20,7 @@ from store_format.store import MessageStore
 from store_format.views.consume_time import trace_events
 from store_format.views.trace import TRACE_COLUMNS
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.popped import popped_and_open
 
@@ -187,9 +188,7 @@ def test_the_queue_says_when_a_delayed_message_is_due(copy_of: Golden, is_filed:
     queue = root / "consumequeue/SCHEDULE_TOPIC_XXXX" / str(waiting["queueId"])
     if is_filed:
         [path] = queue.iterdir()
-        with path.open("r+b") as file:
-            file.seek(20 * waiting["queueOffset"] + 12)
-            file.write(struct.pack(">q", due))
+        overwrite(path, 20 * waiting["queueOffset"] + 12, struct.pack(">q", due))
     else:
         shutil.rmtree(queue)
         (root / ".rmqlog").mkdir()

@@ -12,6 +12,7 @@ from types import FunctionType
 
 from tests.support import goldens
 from tests.support.damages import Damaged, flip_body_in_the_middle
+from tests.support.file_edits import overwrite
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
 from tests.support.referee.answers import rmqlog
@@ -27,7 +28,6 @@ from tests.support.referee.world import (
     empty_world,
     golden_world,
     new_world,
-    overwrite,
 )
 from tests.support.staged import numbered
 

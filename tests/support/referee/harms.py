@@ -13,6 +13,7 @@ from random import Random
 from types import FunctionType
 
 from tests.support import oracle
+from tests.support.file_edits import overwrite
 from tests.support.referee.made import ENTRY_SIZE, BrokerStore
 
 Harm = Callable[[Path, Random], str]
@@ -33,14 +34,8 @@ def _entries(path: Path) -> int:
     return max((number + 1 for number, unit in enumerate(units) if any(unit)), default=0)
 
 
-def _overwrite(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 def _flip(path: Path, at: int, bit: int) -> None:
-    _overwrite(path, at, bytes([path.read_bytes()[at] ^ 1 << bit]))
+    overwrite(path, at, bytes([path.read_bytes()[at] ^ 1 << bit]))
 
 
 def _shift(path: Path, by: int) -> None:
@@ -96,7 +91,7 @@ def log_zeroed(root: Path, random: Random) -> str:
     path = _one(_log(root), random)
     start = random.randrange(path.stat().st_size)
     count = random.choice([1, 16, 200, 512, 1024])
-    _overwrite(path, start, bytes(min(count, path.stat().st_size - start)))
+    overwrite(path, start, bytes(min(count, path.stat().st_size - start)))
     return f"{_named(path, root)} has {count} zeros at {start}"
 
 
@@ -105,7 +100,7 @@ def log_tail_zeroed(root: Path, random: Random) -> str:
     path = _one([path for path in _log(root) if any(path.read_bytes())][-1:], random)
     end = len(path.read_bytes().rstrip(b"\0"))
     start = max(0, end - random.choice([10, 100, 300, 1000]))
-    _overwrite(path, start, bytes(path.stat().st_size - start))
+    overwrite(path, start, bytes(path.stat().st_size - start))
     return f"{_named(path, root)} is zeros from {start}"
 
 
@@ -237,7 +232,7 @@ def entries_zeroed(root: Path, random: Random) -> str:
     if not _entries(path):
         raise NothingThereError
     start, count = random.randrange(_entries(path)), random.randint(1, 3)
-    _overwrite(
+    overwrite(
         path, start * ENTRY_SIZE, bytes(min(count * ENTRY_SIZE, path.stat().st_size - start * ENTRY_SIZE))
     )
     return f"{_named(path, root)} has {count} zero entries from {start}"
@@ -248,7 +243,7 @@ def entries_not_flushed(root: Path, random: Random) -> str:
     path = _one(_queue_files(root), random)
     path = max(path.parent.iterdir())
     start = max(0, _entries(path) - random.randint(1, 5))
-    _overwrite(path, start * ENTRY_SIZE, bytes(path.stat().st_size - start * ENTRY_SIZE))
+    overwrite(path, start * ENTRY_SIZE, bytes(path.stat().st_size - start * ENTRY_SIZE))
     return f"{_named(path, root)} is zeros from entry {start}"
 
 
@@ -291,7 +286,7 @@ def entry_of_another(root: Path, random: Random) -> str:
         raise NothingThereError
     (path, other), at = random.choices(paths, k=2), 0
     at, there = random.randrange(_entries(path)), random.randrange(_entries(other))
-    _overwrite(path, at * ENTRY_SIZE, other.read_bytes()[there * ENTRY_SIZE :][:ENTRY_SIZE])
+    overwrite(path, at * ENTRY_SIZE, other.read_bytes()[there * ENTRY_SIZE :][:ENTRY_SIZE])
     return f"entry {at} of {_named(path, root)} is entry {there} of {_named(other, root)}"
 
 

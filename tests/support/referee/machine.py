@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 from tests.support.failing_writer import Failure, install
+from tests.support.file_edits import overwrite
 from tests.support.fork_server import ForkServer
 from tests.support.oracle import Message
 from tests.support.referee import askers
@@ -30,7 +31,6 @@ from tests.support.referee.world import (
     World,
     commit_killed,
     empty_world,
-    overwrite,
 )
 from tests.support.staged import numbered
 

@@ -17,6 +17,7 @@ from store_format.commit.append import CommitResult, commit
 from store_format.commit.options import CommitOptions
 from tests.support import goldens, oracle
 from tests.support.failing_writer import Failure, install
+from tests.support.file_edits import edited_json, overwrite
 from tests.support.oracle import Message
 from tests.support.referee.answers import Answer
 from tests.support.referee.askers import ENTRY, ask_all, batch_read, entries_of, look, written
@@ -133,11 +134,9 @@ class World:
         self.truth.delete_topic(topic)
         write_committed(self.root, self.truth)
         if creates_again:
-            path = self.root / "config/topics.json"
-            config = json.loads(path.read_text())
-            table = config["topicConfigTable"]
-            table[topic] = next(iter(table.values())) | {"topicName": topic}
-            path.write_text(json.dumps(config))
+            with edited_json(self.root / "config/topics.json") as config:
+                table = config["topicConfigTable"]
+                table[topic] = next(iter(table.values())) | {"topicName": topic}
 
     def lose_file(self, what: str) -> Path | None:
         """Removes topics.json, the checkpoint or the index; None if there is none."""
@@ -381,12 +380,6 @@ class World:
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         self.truth.committed[group, topic, queue_id] = offset
         write_committed(self.root, self.truth)
-
-
-def overwrite(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
 
 
 def empty_world(place: Path) -> World:

@@ -17,6 +17,7 @@ import pytest
 from rmq_spark.services import HalfMessage, transaction
 from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
+from tests.support.file_edits import edited_json
 from tests.support.fixtures import Golden
 from tests.support.halves import (
     BORN_MS,
@@ -157,10 +158,8 @@ def test_copies_without_a_unique_key_are_found_by_the_offset_of_the_first(tmp_pa
 def _forget_ops(root: Path) -> None:
     """The op topic is gone, and its messages in the commitlog are in no queue."""
     shutil.rmtree(root / "consumequeue" / OP_TOPIC)
-    path = root / "config" / "topics.json"
-    topics = json.loads(path.read_text())
-    del topics["topicConfigTable"][OP_TOPIC]
-    path.write_text(json.dumps(topics))
+    with edited_json(root / "config" / "topics.json") as topics:
+        del topics["topicConfigTable"][OP_TOPIC]
 
 
 def _forget_turns(root: Path) -> None:

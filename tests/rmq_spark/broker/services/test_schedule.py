@@ -26,6 +26,7 @@ from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC
 from store_format.opened.store import Opened
 from tests.rmq_spark.broker.pop.test_revive import without_places
 from tests.support import oracle
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.oracle import Message
 from tests.support.staged import columns_of, make_store, messages_of, numbered
@@ -287,9 +288,7 @@ def test_a_level_goes_on_behind_a_message_that_a_salvage_gave_up(root: Path, tmp
     log = root / "commitlog" / f"{0:020d}"
     data = log.read_bytes()
     at = data.index(b"message 3 of T")
-    with log.open("r+b") as file:
-        file.seek(at)
-        file.write(b"X" * 9)
+    overwrite(log, at, b"X" * 9)
     with pytest.raises(CorruptStoreError):
         run_once(str(root), ["schedule"], BEGIN_MS + 100_000, apply=True)
     assert read_delay_offsets(Opened(str(root))) == {1: 3, 2: 2}

@@ -19,6 +19,7 @@ from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
 from store_format.metadata.timer_write import timer_check_bytes
 from store_format.opened.store import Opened
 from tests.support import oracle
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.staged import make_store, messages_of
@@ -333,11 +334,8 @@ def test_a_snapshot_of_the_wheel_is_taken_over(root: Path) -> None:
 def test_damage_behind_the_last_unit_is_cut(root: Path) -> None:
     _pending(root)
     path = root / "timerlog" / f"{0:020}"
-    with path.open("r+b") as file:
-        file.seek(20 * 52)
-        file.write(b"\x00\x00\x00\x34" + b"\xff" * 30)
-        file.seek(9_000)
-        file.write(b"x")
+    overwrite(path, 20 * 52, b"\x00\x00\x00\x34" + b"\xff" * 30)
+    overwrite(path, 9_000, b"x")
     append(root, timed("T", BEGIN_MS + 5_000, 20, 1))
     _turn(root, BEGIN_MS)
     assert path.stat().st_size == 1 << 14
@@ -351,9 +349,7 @@ def test_units_that_are_lost_are_made_again(root: Path, left: int) -> None:
     append(root, timed("T", BEGIN_MS + 1_000, 20, 3))
     assert _turn(root, BEGIN_MS + 2_000)["done"] == 3
     _pending(root)
-    with (root / "timerlog" / f"{0:020}").open("r+b") as file:
-        file.seek(left * 52)
-        file.write(bytes((23 - left) * 52))
+    overwrite(root / "timerlog" / f"{0:020}", left * 52, bytes((23 - left) * 52))
     if left == 0:
         shutil.rmtree(root / "timerlog")
     append(root, timed("T", BEGIN_MS + 6_000, 23, 1))

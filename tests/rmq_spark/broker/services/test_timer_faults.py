@@ -19,6 +19,7 @@ from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import read_timer_check
 from store_format.names import TIMER_TOPIC
 from tests.support import oracle
+from tests.support.file_edits import overwrite
 from tests.support.staged import columns_of, make_store, messages_of, numbered, stage
 from tests.support.waiting import BEGIN_MS, append, bodies, timed
 
@@ -39,9 +40,7 @@ def test_messages_behind_lost_ones_are_delivered(root: Path, monkeypatch: pytest
     """A salvaged timer queue has pre-blank units in its middle, here as many as two turns read."""
     append(root, timed("T", BEGIN_MS, 0, 20))
     queue = next((root / "consumequeue" / TIMER_TOPIC / "0").iterdir())
-    with queue.open("r+b") as file:
-        file.seek(4 * 20)
-        file.write(pre_blank_bytes(8))
+    overwrite(queue, 4 * 20, pre_blank_bytes(8))
     monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 4)
     offsets = []
     for i in range(6):

@@ -13,6 +13,7 @@ from store_format.errors import CorruptStoreError, OptionError, UnsupportedForma
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.halves import (
     BORN_MS,
@@ -432,6 +433,4 @@ def test_a_half_message_with_no_room_for_the_count_does_not_hold_up_the_others(
 def _lose(root: Path, start: int, stop: int) -> None:
     """Makes the units [start, stop) of the half queue those of lost messages."""
     (file,) = (root / "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0").iterdir()
-    with file.open("r+b") as units:
-        units.seek(start * CQ_UNIT.itemsize)
-        units.write(_PRE_BLANK * (stop - start))
+    overwrite(file, start * CQ_UNIT.itemsize, _PRE_BLANK * (stop - start))
