@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-import pytest
-
 from rmq_spark.consume.consumer import ConsumeFromWhere, MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, StoreOffsets
 from rmq_spark.options.group_options import GROUP_OPTIONS, GroupOptions
 from rmq_spark.options.option import Given
 from rmq_spark.options.read_options import OPTIONS
-from store_format.errors import OptionError
 
 NOW = 1_700_000_000_000
 
@@ -66,49 +63,6 @@ def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
     assert len(GROUP_OPTIONS) == len(fields(GroupOptions)) + 2  # consumeMode, invisibleDuration
     assert len({row.name.lower() for row in OPTIONS}) == len(OPTIONS)
     assert all(row.about.endswith(".") for row in GROUP_OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"group": "a/b"}, "group: expected 1 to 255 letters"),
-        ({"group": "g", "clientId": "a/b"}, "clientId: expected a name without slashes"),
-        ({"group": "g", "allocateMessageQueueStrategy": "AVERAGE"}, "did you mean AVG?"),
-        ({"group": "g", "allocateMessageQueueStrategy": "AVG-X"},
-         "allocateMessageQueueStrategy: expected one of AVG"),
-        ({"group": "g", "allocateMessageQueueStrategy": "MACHINE_ROOM_NEARBY-CONFIG"},
-         "machineRoomNearbyInner: expected one of AVG"),
-        ({"group": "g", "allocateMessageQueueStrategy": "MACHINE_ROOM"},
-         "consumerIdcs: expected the machine rooms whose queues are read"),
-        ({"group": "g", "allocateMessageQueueStrategy": "CONFIG"},
-         "allocateConfig: expected the queues of each client"),
-        ({"group": "g", "allocateConfig": "x"}, "allocateConfig: expected JSON, found 'x'; write it as"),
-        ({"group": "g", "allocateConfig": "[]"},
-         "allocateConfig: expected the queues of at least one client"),
-        ({"group": "g", "allocateConfig": "[5]"}, "allocateConfig: expected a JSON object"),
-        ({"group": "g", "allocateConfig": "[" * 100_000}, "allocateConfig: expected JSON"),
-        ({"group": "g", "allocateConfig": '[{"T":[0]},{"T":[1]}]'},
-         "allocateConfig has the queues of 2 clients, but consumers is 1"),
-        ({"group": "g", "allocateConfig": '{"T":[0]}', "consumers": "2"},
-         "has the queues of 1 clients, but consumers is 2: write"),
-        ({"group": "g", "leaseTime": "900ms"}, "leaseTime: expected at least 1s, found 0.9s"),
-        ({"group": "g", "consumers": "2", "messageModel": "BROADCASTING"}, "consumers is for CLUSTERING"),
-        ({"group": "g", "consumeFromWhere": "CONSUME_FROM_FIRST"}, "did you mean CONSUME_FROM_FIRST_OFFSET?"),
-        ({"group": "g", "consumeTimestamp": "2023"}, "the valid format is yyyyMMddHHmmss,but received 2023"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be(options: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        _parse(options)
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"])
-def test_a_group_has_its_own_start(name: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        _parse({"group": "g"}, **{name: "x"})
-    assert f"group and {name} are given together" in str(caught.value)
-    assert "rmq_spark.consume.reset" in str(caught.value)
 
 
 def test_clients_and_their_strategy() -> None:

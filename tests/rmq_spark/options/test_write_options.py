@@ -27,12 +27,6 @@ EVERYTHING = {
 }  # fmt: skip
 
 
-def refused(**options: str) -> str:
-    with pytest.raises(OptionError) as caught:
-        parse_write_options({"path": "/data/store"} | options)
-    return str(caught.value)
-
-
 def test_a_path_is_enough() -> None:
     options = parse_write_options({"path": "/data/store"})
     assert (options.path, options.topic) == ("/data/store", None)
@@ -87,47 +81,6 @@ def test_a_row_says_all_there_is_to_say() -> None:
         assert option.about.endswith(".")
         assert not (option.default and option.otherwise)
     assert len({option.name for option in WRITE_OPTIONS}) == len(WRITE_OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"topics": "a"}, "unknown option 'topics'; did you mean topic?"),
-        ({"Topic": "a", "topic": "b"}, "topic is given twice, in upper and lower case; give it once"),
-        ({"subscribe": "a"}, "subscribe does not apply to a write query; it is for batch and stream queries"),
-        ({"compressType": "SNAPPY"}, "compressType: expected one of NONE, LZ4, ZSTD, ZLIB, found 'SNAPPY'"),
-        ({"compressType": "ZLIB", "compressLevel": "10"},
-         "compressLevel: expected 1 to 9 for compressType ZLIB, found 10"),
-        ({"compressLevel": "0"}, "compressLevel: expected a whole number from 1 to 22, found '0'"),
-        ({"messageQueueSelector": "machineRoom"},
-         "messageQueueSelector: expected one of roundrobin, hash, random, found 'machineRoom'"),
-        ({"bornHost": "localhost:1"},
-         "bornHost: expected ip:port, IPv6 in brackets, found 'localhost:1'; host names are not resolved"),
-        ({"txnAppId": "a"},
-         "txnAppId is given without txnVersion; give both or neither: together they identify the batch"),
-        ({"txnVersion": "1"},
-         "txnVersion is given without txnAppId; give both or neither: together they identify the batch"),
-        ({"txnAppId": "a", "txnVersion": "-1"},
-         "txnVersion: expected a whole number from 0 to 9223372036854775807, found '-1'"),
-        ({"writerLockTimeout": "30"},
-         ("writerLockTimeout: expected a length of time such as 30s, 10m or 24h, found '30'; the units are "
-          "ms, s,")),
-        ({"stagingRetention": "1 fortnight"},
-         "stagingRetention: expected a length of time such as 30s, 10m or 24h, found '1 fortnight'"),
-        ({"mappedFileSizeCommitLog": "2g"},
-         "mappedFileSizeCommitLog: expected a size from 4096 to 2147483647 bytes, found '2g'"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_sentence(options: dict[str, str], message: str) -> None:
-    assert refused(**options).startswith(message)
-
-
-def test_no_path() -> None:
-    with pytest.raises(
-        OptionError,
-        match=r"^path is not given; give the store directory to write to.* INSERT INTO t WITH \(path = ",
-    ):
-        parse_write_options({})
 
 
 @pytest.mark.parametrize(
