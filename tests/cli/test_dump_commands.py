@@ -54,18 +54,6 @@ def test_a_place_is_an_offset_or_an_id(
     assert list(map(json.loads, lines))[-len(document["fields"]) :] == document["fields"]
 
 
-def test_where_no_record_is(rmqlog: Runner, golden: Golden) -> None:
-    done = rmqlog("dump", golden(STORE), 1)
-    assert done.code == 3
-    assert "no message record at this offset (torn)" in done.out
-    assert "expected magic code" in done.out
-    assert rmqlog.fails(1, "dump", golden(STORE), 1 << 40).startswith(
-        "the commitlog has no offset 1099511627776; its offsets are 0 to "
-    )
-    assert "is no physical offset" in rmqlog.fails(1, "dump", golden(STORE), "nobody")
-    assert "belongs to one store" in rmqlog.fails(2, "dump", golden("cluster-5.5.0"), 0)
-
-
 def test_an_offset_inside_of_a_record_names_the_record(rmqlog: Runner, golden: Golden) -> None:
     row = json.loads(rmqlog("find", golden(STORE), "-n", "1", "--queue", 0, "-o", "jsonl").out)
     start, size = row["physicalOffset"], row["storeSize"]

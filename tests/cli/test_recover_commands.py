@@ -76,10 +76,6 @@ def test_the_sizes_of_lost_files_come_from_broker_conf(
             assert (store / path.relative_to(golden("batchcq-5.5.0"))).read_bytes() == path.read_bytes()
 
 
-def test_recover_refuses_rocksdb(rmqlog: Runner, golden: Golden) -> None:
-    assert "RocksDB" in rmqlog.fails(2, "recover", golden("rocksdb-5.5.0"))
-
-
 def test_a_store_of_a_lost_cluster_is_recovered_without_the_others(rmqlog: Runner, tmp_path: Path) -> None:
     for name in ("x", "y", "z"):
         append(make_store(tmp_path / name), numbered("Old", 0, 1), options=CommitOptions(new_topics={"T": 4}))

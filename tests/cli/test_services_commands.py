@@ -144,12 +144,6 @@ def test_a_poisoned_message_stops_no_other(rmqlog: Runner, root: Path) -> None:
     assert "set level 1 in" in rmqlog.fails(3, "services", root, "--once", "--apply", "--only", "schedule")
 
 
-def test_a_store_with_rocksdb_queues_is_refused(rmqlog: Runner, golden: Golden) -> None:
-    store = golden("rocksdb-5.5.0")
-    for more in ([], ["--once", "--apply"]):
-        assert rmqlog.fails(2, "services", store, *more) == rmqlog.fails(2, "recover", store)
-
-
 def test_wrong_names_and_times(rmqlog: Runner, copied: Path) -> None:
     assert rmqlog.fails(2, "services", copied, "--only", "shedule") == (
         "unknown service 'shedule'; did you mean schedule?"

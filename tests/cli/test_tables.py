@@ -46,7 +46,6 @@ def test_times_in_a_zone(rmqlog: Runner, golden: Golden) -> None:
         there = rmqlog.table(*asked, "--tz", zone)[1][0]
         assert (there[:19], there[-6:]) == (f"2026-11-21T14{utc[13:19]}", "+08:00")
     assert rmqlog(*asked, "-o", "json", "--tz", "+08:00").out == rmqlog(*asked, "-o", "json").out
-    assert "unknown time zone 'Mars'" in rmqlog(*asked, "--tz", "Mars").err
 
 
 def test_zones_before_utc_and_half_hours() -> None:

@@ -87,7 +87,7 @@ def test_it_ends_in_a_verdict_and_the_next_command(
     *_, verdict, following = rmqlog("verify", damaged).out.splitlines()
     assert verdict.startswith("verdict: damaged in 1 place: 2,009 messages readable, 1 message lost")
     assert rmqlog(*following.split()[2:]).code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["basic-5.5.0"]
 
 
 def test_the_next_command_has_the_directories_of_the_commitlog(rmqlog: Runner, tmp_path: Path) -> None:
