@@ -199,53 +199,6 @@ def test_only_named_properties_are_fetched_and_each_once() -> None:
 # ---- mistakes ----------------------------------------------------------------------------------------------
 
 _TOKEN = "a word, a number, a string or an operator"
-_OPERAND = "a property, a number, a string, TRUE, FALSE, NULL, NOT or a parenthesis"
-MISTAKES = {
-    "": f"{_OPERAND}, found the end at character 1: <-- HERE",
-    "a =": f"{_OPERAND}, found the end at character 4: a = <-- HERE",
-    "(a = 3": "a closing parenthesis, found the end at character 7: (a = 3 <-- HERE",
-    "a CONTAINS 5": "a string such as 'x' after CONTAINS, found 5 at character 12: a CONTAINS 5 <-- HERE",
-    "a\n=\n'x": f"{_TOKEN}, found ' at character 5: a = ' <-- HERE x; end the string with a single quote; "
-    f"double a quote inside it: 'it''s'",
-    'a = "x"': f'{_TOKEN}, found " at character 5: a = " <-- HERE x"; write strings in single quotes: \'x\'',
-    "a = \"it's": f'{_TOKEN}, found " at character 5: a = " <-- HERE it\'s; write strings in single quotes: '
-    "'it''s'",
-    "a != 3": f"{_TOKEN}, found ! at character 3: a ! <-- HERE = 3; write <> for unequal",
-    "*": f"{_TOKEN}, found * at character 1: * <-- HERE; * is a TAG expression; SQL92 has no arithmetic",
-    "a == 3": f"{_OPERAND}, found = at character 4: a == <-- HERE 3; write = for equal",
-    "a > 'b'": "a number or a property beside >, found 'b' at character 5: a > 'b' <-- HERE; "
-    "strings, TRUE, FALSE and conditions cannot be ordered",
-    "a = NULL": "a value beside =, found NULL at character 5: a = NULL <-- HERE; write IS NULL or IS NOT "
-    "NULL",
-    "a IS TRUE": "NULL or NOT NULL, found TRUE at character 6: a IS TRUE <-- HERE",
-    "TRUE = 1": "TRUE, FALSE or a condition after TRUE =, found 1 at character 8: TRUE = 1 <-- HERE",
-    "NOT a IN ('4')": "a property before IN, found NOT at character 1: NOT <-- HERE a IN ('4'); "
-    "NOT binds more tightly than IN: write a NOT IN (…) or NOT (a IN (…))",
-    "a IN ()": "a string such as 'x' after (, found ) at character 7: a IN () <-- HERE",
-    "a NOT LIKE 'x'": "BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT, found LIKE at character 7: "
-    "a NOT LIKE <-- HERE 'x'; "
-    "SQL92 has no LIKE; use STARTSWITH, ENDSWITH or CONTAINS with plain text",
-    "a BETWEEN 3 AND 1": "bounds in ascending order, 3 at most 1, found 3 at character 11: a BETWEEN 3 <-- "
-    "HERE AND 1",
-    "3": "a condition, which is true or false, found 3 at character 1: 3 <-- HERE; compare the value with "
-    "another one",
-    "a = 0.0": "a finite number with a fraction above 0, found 0.0 at character 5: a = 0.0 <-- HERE; write "
-    "0 for zero",
-    "a=9223372036854775808": "a whole number up to 9223372036854775807, "
-    "found 9223372036854775808 at character 3: a=9223372036854775808 <-- HERE",
-    "region = 'north' AND (colour IN ('red') OR weight < 'x') AND price > 100": "a number or a property "
-    "beside <, found 'x' "
-    "at character 53: … IN ('red') OR weight < 'x' <-- HERE ) AND price > 100; strings, TRUE, FALSE and "
-    "conditions cannot be ordered",
-}
-
-
-@pytest.mark.parametrize("expression", MISTAKES)
-def test_a_mistake_is_one_sentence_with_the_place(expression: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        parse_sql92(expression)
-    assert str(caught.value) == f"subExpression: expected {MISTAKES[expression]}"
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_what_rocketmq_ignores_is_told(caplog: pytest.LogCaptureFixture) -> None:
