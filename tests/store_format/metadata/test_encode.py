@@ -27,6 +27,7 @@ STORES = [
 ]
 METRICS = ("timermetrics", "transactionMetrics")
 NOW = 1_700_000_000_000
+_VECTORS = Path(__file__).parents[2] / "vectors"
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
@@ -45,8 +46,8 @@ def test_the_brokers_own_files(golden: Golden, name: str, broker: str) -> None:
     assert count >= 6 or name == "edge-5.5.0"  # that one has no broker, only a store
 
 
-# What RemotingSerializable.toJson(bean, true) of 4.9.7 (fastjson 1.2.69) and 5.5.0 (fastjson2 2.0.59) gave
-# for a bean with these members.
+# tests/vectors/pretty.*.txt is what RemotingSerializable.toJson(bean, true) of 4.9.7 (fastjson 1.2.69) and of
+# 5.5.0 (fastjson2 2.0.59) gave for a bean with these members.
 BEAN: dict[str, Any] = {
     "emi": {},
     "epos": [],
@@ -58,98 +59,11 @@ BEAN: dict[str, Any] = {
     "set": ["a", "b"],
     "str": '\x00\x08\t\n\x0b\x0c\r\x1f "/\\\x7f\x80\x9fé中\u2028\u2029\U0001f600<>',
 }
-PRETTY = {
-    Dialect.FASTJSON: """{
-	"emi":{},
-	"epos":[],
-	"hosted":{0:[
-			{
-				"a":1,
-				"oc":{1:2,2:3
-				}
-			},
-			{
-				"a":1
-			}
-		],1:[]
-	},
-	"lb":[
-		{
-			"a":1
-		},
-		{
-			"a":2
-		}
-	],
-	"m":{-3:{
-			"a":1
-		},0:{
-			"a":1
-		}
-	},
-	"mo":{
-		"em":{},
-		"d":1.5,
-		"b":true,
-		"big":9007199254740993
-	},
-	"pos":[1,2],
-	"set":["a","b"],
-	"str":"\\u0000\\b\\t\\n\\u000B\\f\\r\\u001F \\"/\\\\\\u007F\\u0080\\u009Fé中\\u2028\\u2029\U0001f600<>"
-}""",
-    Dialect.FASTJSON2: """{
-	"emi":{},
-	"epos":[],
-	"hosted":{
-		0:[
-			{
-				"a":1,
-				"oc":{
-					1:2,
-					2:3
-				}
-			},
-			{
-				"a":1
-			}
-		],
-		1:[]
-	},
-	"lb":[
-		{
-			"a":1
-		},
-		{
-			"a":2
-		}
-	],
-	"m":{
-		-3:{
-			"a":1
-		},
-		0:{
-			"a":1
-		}
-	},
-	"mo":{
-		"em":{},
-		"d":1.5,
-		"b":true,
-		"big":9007199254740993
-	},
-	"pos":[1,2],
-	"set":[
-		"a",
-		"b"
-	],
-	"str":"\\u0000\\b\\t\\n\\u000b\\f\\r\\u001f \\"/\\\\\x7f\x80\x9fé中\u2028\u2029\U0001f600<>"
-}""",
-}
 
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_a_bean_as_fastjson_wrote_it(dialect: Dialect) -> None:
-    assert dumps(BEAN, dialect).decode() == PRETTY[dialect]
+    assert dumps(BEAN, dialect) == (_VECTORS / f"pretty.{dialect.name.lower()}.txt").read_bytes()
 
 
 def test_the_old_writer_puts_offsets_of_order_infos_on_lines() -> None:
