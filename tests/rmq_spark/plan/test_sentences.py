@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.options.option import BATCH, STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from store_format import MessageStore
-from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.errors import CorruptStoreError, StoreError
 from tests.support.fixtures import Golden
 from tests.support.reads import copy_of
 
@@ -62,35 +61,6 @@ def test_an_option_that_is_wrong(golden: Golden, case: str) -> None:
     assert sentence in sentence_of(golden(STORE), **options)
 
 
-_GROUP = {"group": "g"}
-OF_STREAMS = [
-    ({"endingOffsets": "latest"}, "endingOffsets does not apply to a stream query; it is for batch queries"),
-    ({"maxOffsetPerTrigger": "5"},
-     "unknown option 'maxOffsetPerTrigger'; did you mean maxOffsetsPerTrigger?"),
-    ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
-     "minOffsetsPerTrigger 9 is above maxOffsetsPerTrigger 5; lower it"),
-    (_GROUP | {"startingOffsets": "earliest"},
-     "group and startingOffsets are given together, but a group begins at its committed offsets"),
-    (_GROUP | {"consumers": "2", "minPartitions": "4"}, "consumers and minPartitions are given together"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("given", "sentence"), OF_STREAMS)
-def test_an_option_of_a_stream_that_is_wrong(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        parse_read_options({"path": "/data/store", **given}, where=STREAM)
-    assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger"), (_GROUP | {"leaseTime": "9s"}, "leaseTime")],
-)
-def test_an_option_of_a_stream_is_none_of_a_batch(given: dict[str, str], name: str) -> None:
-    with pytest.raises(OptionError, match=f"{name} does not apply to a batch query; it is for stream"):
-        parse_read_options({"path": "/data/store", **given}, where=BATCH)
-
-
 # ---- paths -------------------------------------------------------------------------------------------------
 
 
@@ -136,12 +106,6 @@ def test_a_part_of_a_store(golden: Golden, part: str) -> None:
     assert f"StoreNotFoundError: {root}/{part} is part of a store; the store root is {root}" in sentence_of(
         root / part
     )
-
-
-def test_another_file_system() -> None:
-    sentence = sentence_of("viewfs://cluster/store")
-    assert "OptionError: path: expected a local path or one of s3://, " in sentence
-    assert "found 'viewfs://cluster/store'; file systems such as viewfs: cannot be read; copy or" in sentence
 
 
 def test_dledger(tmp_path: Path) -> None:
