@@ -142,7 +142,7 @@ def _leads_behind(queue: QueueBounds, log_stop: int) -> bool:
     """Whether an entry in the queue's last file leads behind the log's end."""
     if queue.kind != "simple":
         return False
-    with queue.open(CQ_UNIT) as files:
+    with queue.open() as files:
         units = files.read(max(queue.last_file // CQ_UNIT.itemsize, queue.unit_start), queue.unit_stop)
     return bool((units["physical_offset"] >= log_stop).any())
 
@@ -291,7 +291,7 @@ def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
 def _has_bad_entries(bounds: QueueBounds, first: int) -> bool:
     """Whether the entries from unit `first` on do not lead from message to message, in the log's order."""
     last = 0
-    with bounds.open(CQ_UNIT) as files:
+    with bounds.open() as files:
         for low in range(first, bounds.unit_stop, _CHUNK):
             units = files.read(low, min(low + _CHUNK, bounds.unit_stop))
             if not _ascend(units, last):

@@ -193,7 +193,7 @@ def _ext_files(ext_directory: str, queue: FiledQueue, log_min: int) -> Iterator[
     bounds = queue.bounds(log_min)
     if bounds is None or bounds.first_physical_offset < 0:
         return
-    with bounds.open(CQ_UNIT) as units:
+    with bounds.open() as units:
         address = np.array([units.unit(bounds.unit_start)[2]], np.int64)
     if is_ext_address(address)[0]:
         for file in files[:-1]:

@@ -31,13 +31,13 @@ from store_format.commitlog.log import CommitLog, open_log
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.dispatch import NO_FILING, Filing
-from store_format.consumequeue.files import QueueKind
+from store_format.consumequeue.files import LAYOUTS, QueueKind
 from store_format.consumequeue.units import list_queues, message_mask, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_store_files
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexGeometry, has_entries, list_index_files
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
+from store_format.layouts import BATCH_CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import BrokerConf, Checkpoint, known_topics, read_checkpoint, read_topics
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
@@ -515,7 +515,7 @@ def _usual_file_size(opened: Opened, kind: QueueKind, given: int | None) -> int 
 
     Damaged files have other lengths. Without a file with a length of whole units, `given`.
     """
-    unit = (BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT).itemsize
+    unit = LAYOUTS[kind].itemsize
     sizes: Counter[int] = Counter()
     for _, _, directory, found in list_queues(opened, lambda _: True, lambda _: None):
         if found == kind:

@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import find_entries
-from store_format.consumequeue.files import FOLDERS, QueueKind
+from store_format.consumequeue.files import FOLDERS, LAYOUTS, QueueKind
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import (
+    RULES,
     FiledQueue,
     list_queues,
     message_mask,
     valid_batch_units,
-    valid_units,
 )
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
 from store_format.files.paths import offset_file_name
 from store_format.files.read import entry_names, list_directories, list_store_files, open_view
 from store_format.files.write import FileWrites
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.layouts import CQ_UNIT
 from store_format.message.locate import locate
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
@@ -416,7 +416,7 @@ def entries_stop(directory: str, kind: QueueKind, log_stop: int) -> int:
 
     Units of zeros before such a unit do not end the queue: they are damage.
     """
-    layout, is_valid = (BATCH_CQ_UNIT, valid_batch_units) if kind == "batch" else (CQ_UNIT, valid_units)
+    layout, is_valid = LAYOUTS[kind], RULES[kind].is_valid
     size, listed = layout.itemsize, list_store_files(directory)
     for file in reversed(listed):
         with open_view(file.path) as view:

@@ -42,6 +42,7 @@ Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
 QueueKind = Literal["simple", "batch"]
 
 FOLDERS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+LAYOUTS: dict[QueueKind, np.dtype[np.void]] = {"simple": CQ_UNIT, "batch": BATCH_CQ_UNIT}  # of a unit
 _ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
 _NAME_BYTES_MAX = 255  # NAME_MAX of Linux
 _QUEUE_ID, _QUEUE_ID_MAX = re.compile(r"0|[1-9][0-9]{0,9}"), 2**31 - 1
@@ -144,7 +145,7 @@ class QueueBounds(NamedTuple):
     @property
     def unit_size(self) -> int:
         """The bytes of a unit."""
-        return (BATCH_CQ_UNIT if self.kind == "batch" else CQ_UNIT).itemsize
+        return LAYOUTS[self.kind].itemsize
 
     @property
     def has_entries(self) -> bool:
@@ -174,11 +175,11 @@ class QueueBounds(NamedTuple):
         is_first = self.unit_start * self.unit_size <= self.first_entry > 0
         return is_first and self.first_physical_offset > self.commit_log_min
 
-    def open(self, layout: np.dtype[np.void]) -> UnitFiles:
+    def open(self) -> UnitFiles:
         """The queue's units, read from the files that planning saw."""
         return UnitFiles(
             self.directory,
-            layout,
+            LAYOUTS[self.kind],
             FileRun(self.file_size, self.first_file, self.last_file),
             (self.topic, self.queue_id),
         )

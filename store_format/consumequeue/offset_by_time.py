@@ -41,11 +41,10 @@ def offset_at(bounds: QueueBounds, timestamp: int, boundary: Boundary, store_tim
     """
     if bounds.min_offset >= bounds.max_offset or bounds.unit_start >= bounds.unit_stop:
         return bounds.max_offset
-    if bounds.kind == "batch":
-        with bounds.open(BATCH_CQ_UNIT) as files:
+    with bounds.open() as files:
+        if bounds.kind == "batch":
             found = _search_batch(files, bounds, timestamp, boundary)
-    else:
-        with bounds.open(CQ_UNIT) as files:
+        else:
             found = _SimpleSearch(files, bounds, store_timestamp_at).search(timestamp, boundary)
     return min(max(found, bounds.min_offset), bounds.max_offset)
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.consumequeue.files import QueueBounds, place_in_files
-from store_format.consumequeue.units import pre_blank_mask, read_batch_units, read_units
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
+from store_format.consumequeue.files import LAYOUTS, QueueBounds, QueueKind, place_in_files
+from store_format.consumequeue.units import RULES
+from store_format.layouts import CQ_UNIT, OFFSET_MAX
 
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
 _SPLIT_WHOLE_MAX = 1 << 16  # to be cut, a slice up to this many entries is read; a longer one is bisected …
@@ -41,7 +41,17 @@ class QueueRange(NamedTuple):
     extra_start: int = OFFSET_MAX
     extra: bytes = b""
     extra_offsets: bytes = b""
-    is_batch: bool = False  # a unit covers several queue offsets
+    kind: QueueKind = "simple"
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether a unit covers several queue offsets."""
+        return self.kind == "batch"
+
+    @property
+    def extra_units(self) -> NDArray[np.void]:
+        """The units in `extra`."""
+        return np.frombuffer(self.extra, LAYOUTS[self.kind])
 
     @property
     def gaps(self) -> int:
@@ -82,15 +92,12 @@ class QueueSlice(NamedTuple):
         """(queue offsets, units) of the slice without pre-blank units: from files, then from `extra`."""
         queue = self.queue
         stop = min(self.stop, queue.extra_start)
-        read, of_units = (
-            (read_batch_units, _batch_entries) if queue.is_batch else (read_units, _simple_entries)
-        )
         if queue.bounds is not None and self.start < stop:
-            offsets, units = of_units(self, read(queue.bounds, self.start, stop))
+            offsets, units = RULES[queue.kind].read(queue.bounds, self.start, stop)
         else:
-            offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+            offsets, units = np.empty(0, np.int64), np.empty(0, LAYOUTS[queue.kind])
         if self.stop > queue.extra_start:
-            extra = np.frombuffer(queue.extra, units.dtype)
+            extra = queue.extra_units
             extra_offsets = np.frombuffer(queue.extra_offsets, np.int64)
             ends = extra_offsets + (extra["batch_size"] if queue.is_batch else 1)
             mine = (extra_offsets < self.stop) & (ends > self.start)
@@ -175,14 +182,3 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
         else:
             high = int(offsets[0]) if low <= int(offsets[0]) <= middle else middle
     return low
-
-
-def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
-    offsets = np.arange(piece.start, piece.start + len(units), dtype=np.int64)
-    # Invalid units stay, and reading them is an error: the queue does not end there.
-    messages = ~pre_blank_mask(units)
-    return (offsets, units) if messages.all() else (offsets[messages], units[messages])
-
-
-def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
-    return units["base_offset"].astype(np.int64), units

@@ -26,6 +26,7 @@ from store_format.consumequeue.files import (
     DISORDER,
     FILE_SIZE_MAX,
     FOLDERS,
+    LAYOUTS,
     QUEUE_OFFSET_MAX,
     Edges,
     FileRun,
@@ -245,8 +246,16 @@ def read_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
     the files, and when a file was deleted after planning.
     """
     bounds.check_range(start, stop, bounds.first_file // CQ_UNIT.itemsize)
-    with bounds.open(CQ_UNIT) as files:
+    with bounds.open() as files:
         return files.read(start, stop)
+
+
+def _simple_entries(bounds: QueueBounds, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+    units = read_units(bounds, start, stop)
+    offsets = np.arange(start, start + len(units), dtype=np.int64)
+    # Invalid units stay, and reading them is an error: the queue does not end there.
+    messages = ~pre_blank_mask(units)
+    return (offsets, units) if messages.all() else (offsets[messages], units[messages])
 
 
 # ---- batch queues ------------------------------------------------------------------------------------------
@@ -326,7 +335,7 @@ def read_batch_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.v
     bounds.check_range(start, stop, bounds.min_offset)
     if start >= stop:
         return np.empty(0, BATCH_CQ_UNIT)
-    with bounds.open(BATCH_CQ_UNIT) as files:
+    with bounds.open() as files:
         first = _first_unit(files, bounds.unit_start, bounds.unit_stop, _BASE_OFFSET, start + 1)
         if first > bounds.unit_start and _end_offset(files.unit(first - 1)) > start:
             first -= 1
@@ -335,6 +344,11 @@ def read_batch_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.v
         if not _without_gaps(units, start, stop):
             _refuse_disorder(bounds, files)
     return units
+
+
+def _batch_entries(bounds: QueueBounds, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+    units = read_batch_units(bounds, start, stop)
+    return units["base_offset"].astype(np.int64), units
 
 
 def _without_gaps(units: NDArray[np.void], start: int, stop: int) -> bool:
@@ -371,15 +385,23 @@ def _misplaced(directory: str, file_size: int, number: int, end: int, base: int)
 # ---- where a queue begins and ends -------------------------------------------------------------------------
 
 
-class _Rules(NamedTuple):
-    layout: np.dtype[np.void]
+class UnitRules(NamedTuple):
+    """How the files of one kind of consume queue are read.
+
+    - `is_valid`: which units take a place in the queue, as the broker's recovery tests them.
+    - `edges`: where the units begin and end, of files, their run, the number behind the last valid unit, and
+      the start of the commitlog.
+    - `read`: the queue offsets [start, stop) as (queue offsets, units), without units of no message.
+    """
+
     is_valid: Validity
     edges: Callable[[UnitFiles, FileRun, int, int], Edges]
+    read: Callable[[QueueBounds, int, int], tuple[NDArray[np.int64], NDArray[np.void]]]
 
 
-_RULES: dict[QueueKind, _Rules] = {
-    "simple": _Rules(CQ_UNIT, valid_units, simple_edges),
-    "batch": _Rules(BATCH_CQ_UNIT, valid_batch_units, _batch_edges),
+RULES: dict[QueueKind, UnitRules] = {
+    "simple": UnitRules(valid_units, simple_edges, _simple_entries),
+    "batch": UnitRules(valid_batch_units, _batch_edges, _batch_entries),
 }
 
 
@@ -421,13 +443,13 @@ class FiledQueue(NamedTuple):
         Raises CorruptStoreError when the files do not fit together, or have damage that a clean shutdown does
         not leave.
         """
-        rules = _RULES[self.kind]
-        size, is_valid = rules.layout.itemsize, _valid_below(rules.is_valid, commit_log_stop)
+        rules, layout = RULES[self.kind], LAYOUTS[self.kind]
+        size, is_valid = layout.itemsize, _valid_below(rules.is_valid, commit_log_stop)
         for _ in range(_LISTINGS):
             run = file_run(self.directory, size, clean=clean)
             if run is None:
                 return None
-            with UnitFiles(self.directory, rules.layout, run, self.key) as files:
+            with UnitFiles(self.directory, layout, run, self.key) as files:
                 try:
                     stop = files.find_stop(is_valid, scan=scan, clean=clean, likely=likely)
                     edges = rules.edges(files, run, stop, commit_log_min)

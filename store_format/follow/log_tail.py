@@ -37,7 +37,7 @@ from store_format.errors import (
 from store_format.files.paths import offset_file_name
 from store_format.files.read import read_range
 from store_format.java.text import tags_code_many
-from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX, as_struct
+from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX, as_struct
 from store_format.message.locate import UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
@@ -499,7 +499,7 @@ def offset_behind(queue: Queue, place: int) -> int:
 def last_physical_offset(queue: QueueRange) -> int:
     """The physical offset of the last message; -1 without one, or if only the queue's files could tell."""
     if queue.extra:
-        units = np.frombuffer(queue.extra, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+        units = queue.extra_units
         return int(units["physical_offset"][-1])
     bounds = queue.bounds
     return -1 if bounds is None or bounds.max_offset != queue.max_offset else bounds.last_physical_offset

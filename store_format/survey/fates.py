@@ -29,7 +29,7 @@ from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import Ledger, given_up_ranges, ledger_path, noted_begins, read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import Claims, Filing, find_entries
-from store_format.consumequeue.files import FOLDERS, QueueBounds, can_be_queue, has_rocksdb_queues
+from store_format.consumequeue.files import FOLDERS, QueueBounds, QueueKind, can_be_queue, has_rocksdb_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import first_names, shown
@@ -101,9 +101,8 @@ class LogQueue:
     @property
     def range(self) -> QueueRange:
         """The offsets of the queue. No file has them."""
-        return QueueRange(
-            self.topic, self.queue_id, self.min_offset, self.max_offset, None, is_batch=self.is_batch
-        )
+        kind: QueueKind = "batch" if self.is_batch else "simple"
+        return QueueRange(self.topic, self.queue_id, self.min_offset, self.max_offset, None, kind=kind)
 
     @property
     def hides_messages(self) -> bool:

@@ -34,7 +34,7 @@ from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.paths import StoreFile, refuse
 from store_format.files.read import entry_names
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
+from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
@@ -189,7 +189,7 @@ def pointing_to(queues: Iterable[QueueBounds], ranges: Sequence[tuple[int, int]]
 
 def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
     is_batch = queue.kind == "batch"
-    with queue.open(BATCH_CQ_UNIT if is_batch else CQ_UNIT) as files:
+    with queue.open() as files:
 
         def offset_at(unit: int) -> int:
             if not is_batch:
@@ -226,8 +226,8 @@ def shown_records(
     """
     records = dict[int, UnitRun | None]()
     for queue in queues:
-        key, is_batch = (queue.topic, queue.queue_id), queue.kind == "batch"
-        whole = QueueRange(*key, queue.min_offset, queue.max_offset, queue, is_batch=is_batch)
+        key = (queue.topic, queue.queue_id)
+        whole = QueueRange(*key, queue.min_offset, queue.max_offset, queue, kind=queue.kind)
         for each in pointing_to([queue], ranges):
             offsets, units = whole.piece(each.first, each.stop).read()
             columns = (offsets, units["physical_offset"], units["size"])

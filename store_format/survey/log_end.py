@@ -73,7 +73,7 @@ from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache, file_status, open_view
 from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8
-from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
+from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 from store_format.message.locate import locate
 from store_format.message.one import UnitKind, check_unit
 from store_format.metadata.read import Checkpoint, read_checkpoint
@@ -353,7 +353,7 @@ def _sizes_by_entries(opened: Opened, log: CommitLog, start: int, stop: int) -> 
             queue = filed.bounds(log.min_offset)
             if queue is None or queue.last_physical_offset < start:
                 continue
-            with queue.open(BATCH_CQ_UNIT if queue.kind == "batch" else CQ_UNIT) as files:
+            with queue.open() as files:
                 first = first_unit_from(files, queue, start, queue.unit_start)
                 units = files.read(first, first_unit_from(files, queue, stop, first))
             physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()

@@ -29,7 +29,7 @@ from store_format.bookkeeping.ledger import given_up_ranges, noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, Filing, MissingEntries, find_entries
-from store_format.consumequeue.files import file_run
+from store_format.consumequeue.files import QueueKind, file_run
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
@@ -205,11 +205,11 @@ def _has_other_entries(queue: QueueRange, before: QueueRange | None, end: int) -
     there, start = None if before is None else before.bounds, min(queue.max_offset, queue.extra_start)
     if there is None or queue.is_batch or not queue.extra:
         return there is not None and there.max_offset > start
-    made, count = np.frombuffer(queue.extra, CQ_UNIT)["physical_offset"], there.file_size // CQ_UNIT.itemsize
+    made, count = queue.extra_units["physical_offset"], there.file_size // CQ_UNIT.itemsize
     run = file_run(there.directory, CQ_UNIT.itemsize)
     last_file = there.last_file if run is None else run.last_file
     stop = min(start + len(made) + _UNSETTLED_MAX, last_file // CQ_UNIT.itemsize + count)
-    with there.open(CQ_UNIT) as files:
+    with there.open() as files:
         units = files.read(start, stop)
     is_other, is_in_log = message_mask(units), units["physical_offset"] < end
     begins = np.flatnonzero(is_other & is_in_log & (np.arange(start, stop) % count == 0))
@@ -231,7 +231,7 @@ def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MissingEnt
     last = OFFSET_MAX if there is None or not there.has_entries else there.last_physical_offset
     is_again = ((found.queue_offsets == 0) & (physical > last) & (physical >= start)).any()
     offsets = np.frombuffer(queue.extra_offsets, np.int64)
-    is_filed = np.frombuffer(queue.extra, CQ_UNIT)["physical_offset"] >= start
+    is_filed = queue.extra_units["physical_offset"] >= start
     is_filed &= offsets == (offsets[:1] if there is None else there.max_offset) + np.arange(len(offsets))
     return bool(is_again or not is_filed.all() or (found.has_two_first and len(offsets)))
 
@@ -320,7 +320,8 @@ def _with_tail(
     for key, found in missing.items():
         if not chooses(key):
             continue
-        queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
+        kind: QueueKind = "batch" if found.units.dtype == BATCH_CQ_UNIT else "simple"
+        queue = queues.get(key) or QueueRange(*key, 0, 0, None, kind=kind)
         if queue.bounds is None:
             kept = found.units["physical_offset"] >= tail.broker_start
             found = MissingEntries(found.queue_offsets[kept], found.units[kept])

@@ -264,9 +264,7 @@ def _queue_at(
     bounds = filed.bounds(log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
     if bounds is None:
         return None
-    queue = QueueRange(
-        *filed.key, bounds.min_offset, bounds.max_offset, bounds, is_batch=filed.kind == "batch"
-    )
+    queue = QueueRange(*filed.key, bounds.min_offset, bounds.max_offset, bounds, kind=filed.kind)
     first = first_live(log, queue)
     return queue if first == queue.min_offset else queue._replace(min_offset=first)  # of 10,000 queues
 
@@ -296,7 +294,7 @@ def _queues_on_disk(
             queue = _queue_at(log, filed, log_end, clean=clean)
         except (CorruptStoreError, StorePermissionError) as error:
             return error
-        return queue or QueueRange(*filed.key, 0, 0, None, is_batch=filed.kind == "batch")
+        return queue or QueueRange(*filed.key, 0, 0, None, kind=filed.kind)
 
     every = list(list_queues(opened, select, refused))
     short: Mapping[str, QueueBounds] = {}

@@ -30,7 +30,7 @@ from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
 from store_format.files.read import FileCache, exists, list_store_files
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
+from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
@@ -400,7 +400,7 @@ def _ends_blank(taken: Snapshot, key: QueueKey) -> bool:
 
 def _last_extra(queue: QueueRange) -> int:
     """The physical offset of the last message whose entry was made from the log; -1 without one."""
-    units = np.frombuffer(queue.extra, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+    units = queue.extra_units
     return int(units["physical_offset"][-1]) if len(units) else -1
 
 

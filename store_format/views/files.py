@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from store_format.consumequeue.files import LAYOUTS, QueueKind
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import list_queues
 from store_format.display.columns import (
@@ -32,7 +33,7 @@ from store_format.errors import StorePermissionError
 from store_format.files.paths import StoreFile
 from store_format.files.read import file_status, list_directories, list_entries, list_store_files
 from store_format.index.file import IndexFile, open_index_files
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
+from store_format.layouts import INDEX_UNIT
 from store_format.names import QueueKey, is_light_queue
 from store_format.read.store import Queue, Store
 from store_format.views.measure import look, measure, walk_queues
@@ -187,7 +188,7 @@ def log_end(store: Store, ranges: dict[QueueKey, QueueRange]) -> int:
     for queue in ranges.values():
         if queue.bounds is not None and queue.bounds.last_physical_offset >= 0:
             end = max(end, queue.bounds.last_physical_offset + queue.bounds.last_size)
-        extra = np.frombuffer(queue.extra, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+        extra = queue.extra_units
         if len(extra):
             end = max(end, int(extra[-1]["physical_offset"]) + int(extra[-1]["size"]))
     return end
@@ -199,10 +200,12 @@ def _log_fill(store: Store, file: StoreFile, end: int) -> FileFill:
     return FileFill(start=file.start, stop=file.start + used, used=used, first=first if first >= 0 else None)
 
 
-def _queue_fill(file: StoreFile, topic: str, queue_id: int, queue: QueueRange | None, kind: str) -> FileFill:
+def _queue_fill(
+    file: StoreFile, topic: str, queue_id: int, queue: QueueRange | None, kind: QueueKind
+) -> FileFill:
     if queue is None or queue.bounds is None:
         return FileFill(topic, queue_id)
-    unit = (CQ_UNIT if kind == "simple" else BATCH_CQ_UNIT).itemsize
+    unit = LAYOUTS[kind].itemsize
     start = file.start // unit
     stop = min(max(queue.bounds.unit_stop, start), file.stop // unit)
     return FileFill(topic, queue_id, start, stop, stop - start, (stop - start) * unit)

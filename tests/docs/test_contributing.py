@@ -306,6 +306,75 @@ def test_each_file_has_a_row(golden: Golden) -> None:
     project.check("test_log_files.py", "views/test_registry.py", "test_overview_commands.py")
 
 
+def test_add_a_kind_of_queue_file(tmp_path: Path) -> None:
+    """The kind `wide`: a unit has four bytes more than one of a simple queue."""
+    project = Project(tmp_path, "Add a kind of queue file", name="wide")
+    project.says("FOLDERS", "LAYOUTS", "UnitRules", "RULES", "offset_at", "QueueSlice.read")
+    files, units = project.path("consumequeue/files.py"), project.path("consumequeue/units.py")
+    project.change(files, 'QueueKind = Literal["simple", ', 'QueueKind = Literal["simple", "wide", ')
+    project.change(files, '"batch": "batchconsumequeue"}', '"batch": "batchconsumequeue", "wide": "wide"}')
+    wide = 'LAYOUTS["wide"] = np.dtype([*CQ_UNIT.descr, ("more", ">i4")])\n'
+    project.change(files, "_ROCKSDB_FOLDERS = ", f"{wide}_ROCKSDB_FOLDERS = ")
+    project.change(
+        units,
+        "\n\nRULES: ",
+        """
+
+def _wide_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
+    first, last = files.unit(0), files.unit(stop - 1)
+    return Edges(0, stop, 0, stop, first[0], last[0], last[1])
+
+
+def _wide_entries(bounds: QueueBounds, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+    with bounds.open() as files:
+        return np.arange(start, stop), files.read(start, stop)
+
+
+RULES: """,
+    )
+    project.change(
+        units,
+        "_batch_edges, _batch_entries),\n",
+        '_batch_edges, _batch_entries),\n    "wide": UnitRules(valid_units, _wide_edges, _wide_entries),\n',
+    )
+    for end in ("offset_by_time.py", "unsupported.py"):
+        assert (tmp_path / project.path(end)).exists()
+    project.note_change()
+    project.create(
+        "test_wide.py",
+        '''
+"""Queues of the kind `wide`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from store_format.consumequeue.files import LAYOUTS
+from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.units import list_queues
+from store_format.opened.store import Opened
+
+
+def test_a_queue_is_found_and_read(tmp_path: Path) -> None:
+    directory = tmp_path / "wide/T/0"
+    directory.mkdir(parents=True)
+    units = np.zeros(10, LAYOUTS["wide"])
+    units[:3] = [(100 * number, 100, 7, number) for number in range(3)]
+    (directory / f"{0:020}").write_bytes(units.tobytes())
+    (queue,) = list_queues(Opened(str(tmp_path)), "T".__eq__)
+    bounds = queue.bounds(0)
+    assert bounds is not None
+    assert bounds.last_physical_offset == 200
+    piece = QueueRange("T", 0, bounds.min_offset, bounds.max_offset, bounds, kind="wide").piece(1, 3)
+    offsets, found = piece.read()
+    assert offsets.tolist() == found["more"].tolist() == [1, 2]
+''',
+    )
+    project.check("test_wide.py", also=["tests/store_format/consumequeue/test_slices_travel.py"])
+
+
 def test_add_a_verb(tmp_path: Path) -> None:
     """`rmqlog names`: the names of the topics."""
     project = Project(tmp_path, "Add a verb to rmqlog", verb="names", module="overview")

@@ -12,7 +12,7 @@ def _slice() -> QueueSlice:
     bounds = QueueBounds(
         "Orders", 3, "/store/consumequeue/Orders/3", "simple", 6_000_000, 0, 0, 0, 5, 90, 5, 90, 17, 4711, 230
     )
-    queue = QueueRange("Orders", 3, 5, 90, bounds, 60, b"units", b"offsets", is_batch=True)
+    queue = QueueRange("Orders", 3, 5, 90, bounds, 60, b"units", b"offsets", kind="batch")
     return QueueSlice(queue, 7, 80)
 
 
