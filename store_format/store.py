@@ -112,13 +112,13 @@ class MessageStore(Store):
             result = store.append(messages, key=("import", 1))
             print(result.committed, result.queues)
         """
-        from store_format.bookkeeping.ledger import refuse_service_key
+        from store_format.bookkeeping.ledger import ServiceTurn
         from store_format.commit.append import commit
         from store_format.commit.options import CommitOptions
         from store_format.commit.session import stage_messages
 
         if key is not None:
-            refuse_service_key(key[0])
+            ServiceTurn.refuse_key(key[0])
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
         staged = stage_messages(self.path, messages, options)

@@ -28,15 +28,9 @@ from rmq_spark.consume.consumer import check_group
 from rmq_spark.produce.columns import Host
 from rmq_spark.produce.send_back import resend as copies_of
 from rmq_spark.write.send_back import SendBackSettings, StagedBack, kept_group, stage_send_back
-from store_format.bookkeeping.identity import OWN_DIRECTORY, StagedFile
-from store_format.bookkeeping.ledger import (
-    SERVICE_PREFIX,
-    Ledger,
-    ServiceTurn,
-    read_ledger,
-    refuse_service_key,
-)
-from store_format.bookkeeping.settings import broker_conf_of, ends_with_crc_property
+from store_format.bookkeeping.identity import StagedFile
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
@@ -64,6 +58,7 @@ from store_format.names import (
     is_system_topic,
     retry_topic,
 )
+from store_format.opened.store import OWN_DIRECTORY
 from store_format.read.store import Store
 from store_format.read.stored_messages import FoundPlaces, find_physical, find_places, read_stored
 from store_format.survey.gone import refuse_lost_log
@@ -143,7 +138,7 @@ def send_back(
     store = Store.open(store) if isinstance(store, str) else store
     opened = store.opened
     if key is not None:
-        refuse_service_key(key[0])
+        ServiceTurn.refuse_key(key[0])
     refuse_store(opened)
     refuse_lost_log(opened, store.log)
     conf = broker_conf_of(opened, broker_conf)
@@ -151,7 +146,7 @@ def send_back(
         group, max_reconsume_times, conf.message_delay_levels_ms, store_host=store_host
     )
     staged, files = StagedBack(), list[StagedFile]()
-    if key is None or not read_ledger(opened).has(key):  # The messages of a committed call may be deleted.
+    if key is None or not Ledger.read(opened).has(key):  # The messages of a committed call may be deleted.
         refuse_full_disk(opened, disk_limit, conf, store.commit_log_paths)
         staged, files = _staged_copies(store, _found_messages(store, places), delay_level, settings)
     options = CommitOptions(
@@ -186,7 +181,7 @@ def _staged_copies(
         return StagedBack(), []
     writer = StagingWriter(store.opened, os.urandom(8).hex())
     try:
-        crc_property = ends_with_crc_property(store.log, read_ledger(store.opened))
+        crc_property = Ledger.read(store.opened).ends_with_crc_property(store.log)
         staged = stage_send_back(writer, found, delay_level, settings, crc_property=crc_property)
         return staged, [writer.close()]
     except BaseException:
@@ -362,7 +357,7 @@ def resend(
     chosen = [row for row in rows if where.matches(row)][: where.limit]
     if to is not None:
         _refuse_targets(store, group, {to})
-    done = _read_done(store, group, read_ledger(store.opened))
+    done = _read_done(store, group, Ledger.read(store.opened))
     sent = frozenset(row["physicalOffset"] for row in chosen if done.has(row))
     why = _not_sent(store, group, [row for row in chosen if row["physicalOffset"] not in sent], to)
     left = tuple(
@@ -469,8 +464,8 @@ def _read_done(store: Store, group: str, ledger: Ledger) -> _Done:
     done = _read_file(store.path).get(group, _Done())
     done.ids = {offset: each for offset, each in done.ids.items() if offset >= store.log.min_offset}
     turns = ledger.resume(_resend_part(group), done.turns, store.log)
-    if turns != done.turns:
-        entry = ledger.keys[SERVICE_PREFIX + _resend_part(group)]
+    entry = ledger.entry_of(_resend_part(group))
+    if turns != done.turns and entry is not None:
         done.ids |= _resent_between(store.log, entry.start, entry.stop)
         done.turns, done.is_behind = turns, True
     return done

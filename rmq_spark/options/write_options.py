@@ -16,7 +16,7 @@ from rmq_spark.options.read_options import OPTIONS, user_options
 from rmq_spark.produce.columns import check_property_columns
 from rmq_spark.produce.messages import Compression
 from rmq_spark.produce.queues import DEFAULT_TOPIC_QUEUE_NUMS, SELECTORS
-from store_format.bookkeeping.ledger import refuse_service_key
+from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.commit.options import LostBatch
 from store_format.errors import OptionError
 from store_format.message.compression import COMPRESSION_TYPES
@@ -450,4 +450,4 @@ def _txn(read: Mapping[str, Any]) -> tuple[str, int] | None:
         raise OptionError(
             f"{there} is given without {missing}; give both or neither: together they identify the batch"
         )
-    return refuse_service_key(name), version
+    return ServiceTurn.refuse_key(name), version

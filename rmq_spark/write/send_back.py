@@ -23,7 +23,7 @@ from rmq_spark.write.stage_and_commit import Staged, commit_write, is_sync
 from rmq_spark.write.target import TargetStore, WriteTarget
 from store_format.arrays.sql_types import type_name
 from store_format.bookkeeping.identity import StagedFile
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append import CommitResult
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.errors import (
@@ -291,7 +291,7 @@ def commit_send_back(
     group = target.options.send_back
     assert group is not None
     rows = pa.concat_tables([_PLACES.empty_table(), *places])
-    is_committed = key is not None and any(read_ledger(store.opened).has(key) for store in target.stores)
+    is_committed = key is not None and any(Ledger.read(store.opened).has(key) for store in target.stores)
     staged, counts = Staged({}, ()), StagedBack()
     try:
         if not (is_committed and keeps_key):

@@ -19,7 +19,7 @@ from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.unique_ids import UniqueIds, own_address
 from rmq_spark.write.target import TargetStore, WriteTarget, given_settings
 from rmq_spark.write.timer_wheel import put_late_in_wheel
-from store_format.bookkeeping.identity import OWN_DIRECTORY, StagedFile
+from store_format.bookkeeping.identity import StagedFile
 from store_format.commit.abandoned_staging import collect, discard
 from store_format.commit.append import CommitResult, commit, commit_cluster
 from store_format.commit.create_store import create_store, make_root, remove_place, remove_store
@@ -31,6 +31,7 @@ from store_format.files.read import entry_names
 from store_format.files.write import saying_nothing_written
 from store_format.message.encode import encode
 from store_format.names import TIMER_TOPIC
+from store_format.opened.store import OWN_DIRECTORY
 
 _log = logging.getLogger("rmq_spark")
 

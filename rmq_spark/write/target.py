@@ -13,14 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
 from rmq_spark.produce.queues import Routes, StoreTopics
-from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.settings import (
-    StoreSettings,
-    broker_conf_of,
-    ends_with_crc_property,
-    read_settings,
-    settings_of,
-)
+from store_format.bookkeeping.ledger import Ledger
+from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.commit.create_store import is_store
 from store_format.commit.unsupported import full_disk, refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
@@ -161,9 +155,11 @@ def _existing(root: str, options: WriteOptions, conf: BrokerConf, closed: str | 
     opened = Opened(root)
     store = MessageStore.open(root, broker_name=options.new_store.broker_name)
     refuse_lost_log(opened, store.log)
-    settings = settings_of(opened, store.log, store.broker_name, given_settings(options, store.broker_name))
+    settings = StoreSettings.of(
+        opened, store.log, store.broker_name, given_settings(options, store.broker_name)
+    )
     _refuse_other_settings(root, options.new_store, settings)
-    crc_property = ends_with_crc_property(store.log, read_ledger(opened))
+    crc_property = Ledger.read(opened).ends_with_crc_property(store.log)
     is_old = options.transaction is not None and is_broker_49(opened)
     return TargetStore(root, settings, conf, crc_property, is_old, closed)
 
@@ -197,7 +193,7 @@ def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSet
 def _own_names(root: str) -> list[str]:
     """The broker names in the store: from its settings, else (since 5.0) its topics named after brokers."""
     opened = Opened(root)
-    settings = read_settings(opened)
+    settings = StoreSettings.read(opened)
     if settings is not None:
         return [settings.broker_name]
     return [

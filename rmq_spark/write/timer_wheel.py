@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rmq_spark.produce.delivered import roll_window_slots, wait_in_wheel
-from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
@@ -162,7 +161,7 @@ def save_check(turn: WheelTurn, session: WriteSession, read_ms: int, now_ms: int
         log_end=turn.state.end,
         now_ms=now_ms,
     )
-    aside = f"{session.opened.path}/{OWN_DIRECTORY}/timercheck.new"
+    aside = session.opened.own("timercheck.new")
     write_timer_check(session.opened, turn.state.check, session.files, aside=aside)
 
 

@@ -26,19 +26,12 @@ from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 
-# ---- a staged pair of files --------------------------------------------------------------------------------
-
-
-OWN_DIRECTORY = ".rmqlog"  # brokers ignore it
-STAGING = "staging"  # in it
-RECORDS_SUFFIX = ".records"
+# ---- the JSON files of this project ------------------------------------------------------------------------
 
 
 _TYPES = {"int": int, "bool": bool, "str": str}
 _NUMBER_MAX, _LARGE_MAX = 1 << 62, 1 << 64
 _LARGE = ("bodies", "number")
-
-
 _Parsed = TypeVar("_Parsed")
 
 
@@ -60,6 +53,35 @@ def parsed_json(data: bytes, path: str, what: str, parse: Callable[[Any], _Parse
         return parse(json.loads(data))
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptStoreError(path, 0, what, str(error) or "something else") from error
+
+
+def read_note(path: str, what: str, parse: Callable[[Any], _Parsed]) -> _Parsed | None:  # Any: JSON
+    """The value of the file; None without the file. Raises what `parsed_json` raises."""
+    data = read_bytes(path)
+    return None if data is None else parsed_json(data, path, what, parse)
+
+
+def write_note(path: str, value: Mapping[str, Any], files: FileWrites) -> None:  # Any: JSON
+    files.replace(path, note_bytes(value))
+
+
+def note_bytes(value: Mapping[str, Any]) -> bytes:  # Any: JSON
+    return json.dumps({"version": 1, **value}).encode()
+
+
+def is_lost(data: bytes | None) -> bool:
+    """Whether these are the bytes of a JSON file that was renamed into its place, and never reached the disk.
+
+    Such a file has no byte, or bytes of zeros, which no JSON text has.
+    """
+    return data is not None and (not data or b"\0" in data)
+
+
+# ---- a staged pair of files --------------------------------------------------------------------------------
+
+
+STAGING = "staging"  # in `.rmqlog`
+RECORDS_SUFFIX = ".records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +114,21 @@ class StagedFile:
         refuse_types(staged)
         return staged
 
+    @staticmethod
+    def totals(staged: Iterable[StagedFile]) -> tuple[int, int]:
+        """(The number of messages, the sum of their bodies)."""
+        files = [*staged]
+        return sum(each.units for each in files), sum(each.bodies for each in files) % (1 << 64)
+
+    @staticmethod
+    def directory(opened: Opened, write: str) -> str:
+        return opened.own(f"{STAGING}/{write}")
+
     def records_path(self, opened: Opened) -> str:
-        return f"{staging_path(opened, self.write)}/{self.name}{RECORDS_SUFFIX}"
+        return f"{StagedFile.directory(opened, self.write)}/{self.name}{RECORDS_SUFFIX}"
 
     def meta_path(self, opened: Opened) -> str:
-        return f"{staging_path(opened, self.write)}/{self.name}.meta"
-
-
-def staging_path(opened: Opened, write: str) -> str:
-    return f"{opened.path}/{OWN_DIRECTORY}/{STAGING}/{write}"
+        return f"{StagedFile.directory(opened, self.write)}/{self.name}.meta"
 
 
 _ID_SIZE_MAX = 256
@@ -119,6 +147,38 @@ class LogPlace(NamedTuple):
     path: str
     id: str = ""
 
+    @staticmethod
+    def of(opened: Opened, directory: str, files: FileWrites) -> LogPlace:
+        """The name of a commitlog directory. A directory outside of the store gets an id if it has none."""
+        real_root, real = paths.real(opened.path), paths.real(directory)
+        if paths.is_inside(real, real_root):
+            return LogPlace(paths.relative(real, real_root))
+        path = LogPlace.id_path(directory)
+        try:
+            return LogPlace(paths.absolute(directory), _made_id(path, files))
+        except StoreWriteError as error:
+            # Only root changes the directory of some mount points.
+            raise StoreWriteError(
+                f"{path}: cannot write the id of the commitlog directory beside it: {error}. Nothing was "
+                "written. Let a user who may write there create the file once: "
+                f"echo {secrets.token_hex(8)} > {shlex.quote(path)}"
+            ) from error
+
+    def is_at(self, opened: Opened, directory: str) -> bool:
+        """Whether `directory` is this place of the store at `opened`, as far as its id or its path says."""
+        if self.id:
+            return _read_id(LogPlace.id_path(directory)) == self.id
+        return paths.real(paths.join(opened.path, self.path)) == paths.real(directory)
+
+    @staticmethod
+    def id_path(directory: str) -> str:
+        """The file with the id of a commitlog directory outside of its store.
+
+        It is beside the directory: a 4.9 broker does not start with anything but its files in the directory
+        (MappedFileQueue.doLoad), a directory included.
+        """
+        return f"{paths.real(directory)}.rmqlog-id"
+
 
 class ClusterMember(NamedTuple):
     """A store of a commit over a cluster: its name in the cluster's directory, and its id."""
@@ -126,82 +186,44 @@ class ClusterMember(NamedTuple):
     name: str
     id: str
 
+    @staticmethod
+    def of(opened: Opened, files: FileWrites) -> ClusterMember:
+        """The name of a store in the commits of its cluster. The store gets an id if it has none."""
+        return ClusterMember(_name_of(opened), _made_id(opened.own("id"), files))
 
-def log_place(opened: Opened, directory: str, files: FileWrites) -> LogPlace:
-    """The name of a commitlog directory. A directory outside of the store gets an id if it has none."""
-    real_root, real = paths.real(opened.path), paths.real(directory)
-    if paths.is_inside(real, real_root):
-        return LogPlace(paths.relative(real, real_root))
-    path = log_id_path(directory)
-    try:
-        return LogPlace(paths.absolute(directory), _made_id(path, files))
-    except StoreWriteError as error:
-        # Only root changes the directory of some mount points.
-        raise StoreWriteError(
-            f"{path}: cannot write the id of the commitlog directory beside it: {error}. Nothing was "
-            f"written. Let a user who may write there create the file once: echo {secrets.token_hex(8)} > "
-            f"{shlex.quote(path)}"
-        ) from error
+    @staticmethod
+    def id_of(opened: Opened) -> str | None:
+        """The id of the store at `opened`; None for a missing store, and for a store without an id."""
+        return _read_id(opened.own("id"))
 
+    def path_beside(self, opened: Opened) -> str:
+        """Where the store at `opened` expects this store of its cluster: beside itself."""
+        return paths.join(paths.parent(paths.absolute(opened.path)), self.name)
 
-def is_log_place(opened: Opened, place: LogPlace, directory: str) -> bool:
-    """Whether `directory` is this place of the store at `opened`, as far as its id or its path says."""
-    if place.id:
-        return _read_id(log_id_path(directory)) == place.id
-    return paths.real(paths.join(opened.path, place.path)) == paths.real(directory)
+    @staticmethod
+    def separate_copies(
+        roots: Iterable[str], is_known: Callable[[str, ClusterMember], bool], files: FileWrites
+    ) -> None:
+        """Gives a store that has the id of another of these stores, because it is a copy, an id of its own.
 
-
-def log_id_path(directory: str) -> str:
-    """The file with the id of a commitlog directory outside of its store.
-
-    It is beside the directory: a 4.9 broker does not start with anything but its files in the directory
-    (MappedFileQueue.doLoad), a directory included.
-    """
-    return f"{paths.real(directory)}.rmqlog-id"
-
-
-def store_id_path(opened: Opened) -> str:
-    return f"{opened.path}/{OWN_DIRECTORY}/id"
-
-
-def read_store_id(opened: Opened) -> str | None:
-    """The id of the store at `opened`; None for a missing store, and for a store without an id."""
-    return _read_id(store_id_path(opened))
-
-
-def named_member(opened: Opened, files: FileWrites) -> ClusterMember:
-    """The name of a store in the commits of its cluster. The store gets an id if it has none."""
-    return ClusterMember(_name_of(opened), _made_id(store_id_path(opened), files))
-
-
-def separate_copies(
-    roots: Iterable[str], is_known: Callable[[str, ClusterMember], bool], files: FileWrites
-) -> None:
-    """Gives a store that has the id of another of these stores, because it is a copy, an id of its own.
-
-    The store that `is_known` under its name keeps the id, else the first one.
-    """
-    by_id: dict[str, list[str]] = {}
-    for root in roots:
-        id_ = read_store_id(Opened(root))
-        if id_ is not None:
-            by_id.setdefault(id_, []).append(root)
-    for id_, same in by_id.items():
-        kept = next(
-            (root for root in same if is_known(root, ClusterMember(_name_of(Opened(root)), id_))), same[0]
-        )
-        for root in same:
-            if root != kept:
-                _make_id(store_id_path(Opened(root)), files)
+        The store that `is_known` under its name keeps the id, else the first one.
+        """
+        by_id: dict[str, list[str]] = {}
+        for root in roots:
+            id_ = ClusterMember.id_of(Opened(root))
+            if id_ is not None:
+                by_id.setdefault(id_, []).append(root)
+        for id_, same in by_id.items():
+            kept = next(
+                (root for root in same if is_known(root, ClusterMember(_name_of(Opened(root)), id_))), same[0]
+            )
+            for root in same:
+                if root != kept:
+                    _make_id(Opened(root).own("id"), files)
 
 
 def _name_of(opened: Opened) -> str:
     return paths.base_name(paths.absolute(opened.path))
-
-
-def member_path(opened: Opened, member: ClusterMember) -> str:
-    """Where the store at `opened` expects another store of its cluster: beside itself."""
-    return paths.join(paths.parent(paths.absolute(opened.path)), member.name)
 
 
 def members_from(values: object) -> tuple[ClusterMember, ...]:

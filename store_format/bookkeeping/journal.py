@@ -9,7 +9,7 @@ starts, and removes the file when it stops.
 The next writer completes a commit that was broken off by its journal. While the journal exists and `abort`
 has its id, readers see nothing of the batch: every queue ends at the base. They see nothing of it either in
 a copy that lacks `abort`, while queues lack entries of the batch. `STATES` has each combination of these
-files once. Readers, writers and `recover` look their part up here (`state_of`).
+files once. Readers, writers and `recover` look their part up here (`State.of`).
 
 The store may have been copied or renamed since, so a journal has no path to write to: `log_places` and
 `members` say what the commit belongs to, and the next writer compares them with what it has opened.
@@ -28,18 +28,17 @@ from typing import Any
 import numpy as np
 
 from store_format.bookkeeping.identity import (
-    OWN_DIRECTORY,
     ClusterMember,
     LogPlace,
     StagedFile,
+    is_lost,
     is_name,
     is_path,
     members_from,
     parsed_json,
     refuse_types,
-    staging_path,
 )
-from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.units import FiledQueue
@@ -106,6 +105,36 @@ class Journal:
     # (place in `queues`, the end of its entries): no message has the offsets from there to its base
     gaps: tuple[tuple[int, int], ...] = ()
 
+    @staticmethod
+    def path(opened: Opened) -> str:
+        return opened.own("journal.json")
+
+    @staticmethod
+    def read(opened: Opened) -> Journal | None:
+        """The journal of a commit that is under way or was broken off; None without one.
+
+        A journal that a power loss has left without its bytes is none: it was that of a commit with
+        ASYNC_FLUSH, which may be lost as a whole.
+        """
+        path = Journal.path(opened)
+        data = read_bytes(path)
+        return None if data is None or is_lost(data) else Journal.from_bytes(data, path)
+
+    def write(self, opened: Opened, files: FileWrites) -> None:
+        files.replace(Journal.path(opened), self.to_bytes())
+
+    @staticmethod
+    def is_sync(opened: Opened, conf: BrokerConf) -> bool:
+        """Whether a commit of a service waits for the disk: as the settings say, else as the last commit did.
+
+        After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals. Of a
+        commit that was broken off, the journal says it; its `abort` does not.
+        """
+        if "flushDiskType" in conf.given:
+            return conf.flush_disk_type == "SYNC_FLUSH"
+        journal = Journal.read(opened)
+        return journal.sync if journal is not None else not Abort.read_mark(opened)
+
     def to_bytes(self) -> bytes:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
@@ -121,7 +150,7 @@ class Journal:
     def times_path(self, opened: Opened) -> str | None:
         """The staged file with one store time (8 bytes) for each message, if there is one."""
         name = self.store_timestamps
-        return None if name is None else f"{staging_path(opened, self.staged[0].write)}/{name}"
+        return None if name is None else f"{StagedFile.directory(opened, self.staged[0].write)}/{name}"
 
 
 def _journal(value: Any) -> Journal:  # Any: JSON
@@ -168,68 +197,6 @@ def _refuse_parts(journal: Journal) -> None:
             raise ValueError(f"{other!r:.100}")
 
 
-def journal_path(opened: Opened) -> str:
-    return f"{opened.path}/{OWN_DIRECTORY}/journal.json"
-
-
-def read_journal(opened: Opened) -> Journal | None:
-    """The journal of a commit that is under way or was broken off; None without one.
-
-    A journal that a power loss has left without its bytes is none: it was that of a commit with ASYNC_FLUSH,
-    which may be lost as a whole.
-    """
-    path = journal_path(opened)
-    data = read_bytes(path)
-    return None if data is None or is_lost(data) else Journal.from_bytes(data, path)
-
-
-def write_journal(opened: Opened, journal: Journal, files: FileWrites) -> None:
-    files.replace(journal_path(opened), journal.to_bytes())
-
-
-# ---- abort -------------------------------------------------------------------------------------------------
-
-
-def abort_mark(opened: Opened) -> str | None:
-    """The journal id in `abort`; "" for an `abort` of a broker, without our mark; None without the file."""
-    data = read_bytes(f"{opened.path}/abort", _ABORT_SIZE_MAX)
-    if data is None:
-        return None
-    text = data.decode("ascii", "replace")
-    return text[len(_MARK) :].strip() if text.startswith(_MARK) else ""
-
-
-def write_abort_mark(opened: Opened, journal_id: str, files: FileWrites) -> None:
-    """A broker never reads the text; it recovers if the file exists (DefaultMessageStore.isTempFileExist)."""
-    files.replace(
-        f"{opened.path}/abort",
-        f"{_MARK}{journal_id}\n".encode(),
-        aside=f"{opened.path}/{OWN_DIRECTORY}/abort.new",
-    )
-
-
-def write_crash_mark(opened: Opened, files: FileWrites) -> None:
-    """Makes the store one that a broker has left by a crash."""
-    files.replace(f"{opened.path}/abort", b"", aside=f"{opened.path}/{OWN_DIRECTORY}/abort.new")
-
-
-def state_of(opened: Opened, journal: Journal | None) -> State:
-    """The state of the commit of this journal (`read_journal`); of the store without a journal."""
-    last = None if journal is None else read_ledger(opened).last
-    in_ledger = journal is not None and last is not None and last.journal == journal.id
-    return _state(journal, abort_mark(opened), in_ledger=in_ledger)
-
-
-def _state(journal: Journal | None, mark: str | None, *, in_ledger: bool) -> State:
-    if mark is None:
-        abort = Abort.NONE
-    elif not mark:
-        abort = Abort.BROKER
-    else:
-        abort = Abort.THIS if journal is not None and mark == journal.id else Abort.OTHER
-    return find_state(None if journal is None else journal.complete, abort, in_ledger)
-
-
 # ---- for readers -------------------------------------------------------------------------------------------
 
 
@@ -246,27 +213,37 @@ class CommitState:
     journal: str | None
     ledger: tuple[int, int, int] | None
 
+    @staticmethod
+    def read(opened: Opened) -> CommitState:
+        """The state of the commit, by three reads that mostly find no file.
 
-def read_commit_state(opened: Opened) -> CommitState:
-    """The state of the commit, by three reads that mostly find no file.
+        They are read in the reverse order of a commit's last steps. The commit writes the ledger first, then
+        removes `abort`, then the journal: while the ledger is the old one, a batch that has begun shows in
+        the two files read before.
+        """
+        journal = Journal.read(opened)
+        mark = Abort.read_mark(opened)
+        ledger = stat_identity(Ledger.path(opened))
+        # The ledger decides nothing for a reader, unless a copy lacks `abort`.
+        if journal is not None:
+            row = find_state(journal.complete, Abort.of(mark, journal), in_ledger=False)
+            if row.reading is Reading.TO_BASE or (mark is None and _lacks_entries(opened, journal)):
+                return CommitState(journal.base, bool(mark), journal.id, ledger)
+        return CommitState(None, bool(mark), None, ledger)
 
-    They are read in the reverse order of a commit's last steps. The commit writes the ledger first, then
-    removes `abort`, then the journal: while the ledger is the old one, a batch that has begun shows in the
-    two files read before.
-    """
-    journal = read_journal(opened)
-    mark = abort_mark(opened)
-    ledger = stat_identity(ledger_path(opened))
-    # The ledger decides nothing for a reader, unless a copy lacks `abort`.
-    uncommitted = _state(journal, mark, in_ledger=False).reading is Reading.TO_BASE or (
-        journal is not None and mark is None and _lacks_entries(opened, journal)
-    )
-    return CommitState(
-        journal.base if journal is not None and uncommitted else None,
-        bool(mark),
-        journal.id if journal is not None and uncommitted else None,
-        ledger,
-    )
+    @staticmethod
+    def committed_end(opened: Opened) -> int | None:
+        """A physical offset before which all our batches are complete, now and later.
+
+        None if nothing was ever committed. The ledger is read first: a batch that is noted there only
+        afterwards has not been concluded, and one that is noted there before is either concluded or the
+        journal's.
+        """
+        last = Ledger.read(opened).last
+        base = CommitState.read(opened).base
+        if base is not None:
+            return base
+        return last.stop if last is not None else None
 
 
 def _lacks_entries(opened: Opened, journal: Journal) -> bool:
@@ -277,7 +254,7 @@ def _lacks_entries(opened: Opened, journal: Journal) -> bool:
         log = CommitLog.open(
             [paths.join(opened.path, place.path) for place in journal.log_places], FileCache()
         )
-        if state_of(opened, journal).writing is Writing.CONCLUDE:
+        if State.of(opened, journal).writing is Writing.CONCLUDE:
             return False
         stops = dict[QueueKey, int]()
         for queue in journal.queues:
@@ -292,44 +269,19 @@ def _lacks_entries(opened: Opened, journal: Journal) -> bool:
     return False
 
 
-def committed_end(opened: Opened) -> int | None:
-    """A physical offset before which all our batches are complete, now and later.
-
-    None if nothing was ever committed. The ledger is read first: a batch that is noted there only afterwards
-    has not been concluded, and one that is noted there before is either concluded or the journal's.
-    """
-    last = read_ledger(opened).last
-    base = read_commit_state(opened).base
-    if base is not None:
-        return base
-    return last.stop if last is not None else None
-
-
 def rebuild_path(opened: Opened) -> str:
     """A directory that exists while consume queues are rebuilt; its entries change with each moved queue."""
-    return f"{opened.path}/{OWN_DIRECTORY}/rebuild"
+    return opened.own("rebuild")
 
 
 def note_path(opened: Opened) -> str:
     """What a rebuild has proved, written at its end (see `append_position`)."""
-    return f"{opened.path}/{OWN_DIRECTORY}/queues.json"
+    return opened.own("queues.json")
 
 
 def rebuild_state(opened: Opened) -> tuple[frozenset[str], tuple[int, int, int] | None]:
     """What a reader compares before and after it lists which queues have files; mostly two missing files."""
     return entry_names(rebuild_path(opened), missing_ok=True), stat_identity(note_path(opened))
-
-
-def is_sync(opened: Opened, conf: BrokerConf) -> bool:
-    """Whether a commit of a service waits for the disk: as the settings say, else as the last commit did.
-
-    After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals. Of a commit
-    that was broken off, the journal says it; its `abort` does not.
-    """
-    if "flushDiskType" in conf.given:
-        return conf.flush_disk_type == "SYNC_FLUSH"
-    journal = read_journal(opened)
-    return journal.sync if journal is not None else not abort_mark(opened)
 
 
 # ---- the states of a commit --------------------------------------------------------------------------------
@@ -373,6 +325,31 @@ class Abort(Enum):
     OTHER = "of an earlier commit, or of a repair"
     THIS = "with the id of the journal"
 
+    @staticmethod
+    def read_mark(opened: Opened) -> str | None:
+        """The journal id in `abort`; "" for that of a broker, without our mark; None without the file."""
+        data = read_bytes(f"{opened.path}/abort", _ABORT_SIZE_MAX)
+        if data is None:
+            return None
+        text = data.decode("ascii", "replace")
+        return text[len(_MARK) :].strip() if text.startswith(_MARK) else ""
+
+    @staticmethod
+    def write_mark(opened: Opened, journal_id: str | None, files: FileWrites) -> None:
+        """With None, the store looks like one that a broker has left by a crash.
+
+        A broker never reads the text: it recovers if the file exists (DefaultMessageStore.isTempFileExist).
+        """
+        text = "" if journal_id is None else f"{_MARK}{journal_id}\n"
+        files.replace(f"{opened.path}/abort", text.encode(), aside=opened.own("abort.new"))
+
+    @staticmethod
+    def of(mark: str | None, journal: Journal | None) -> Abort:
+        """What this mark shows of the commit of the journal."""
+        if not mark:
+            return Abort.NONE if mark is None else Abort.BROKER
+        return Abort.THIS if journal is not None and mark == journal.id else Abort.OTHER
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -389,6 +366,14 @@ class State:
     reading: Reading
     writing: Writing
     starting: _Starting
+
+    @staticmethod
+    def of(opened: Opened, journal: Journal | None) -> State:
+        """The state of the commit of this journal (`Journal.read`); of the store without a journal."""
+        last = None if journal is None else Ledger.read(opened).last
+        in_ledger = journal is not None and last is not None and last.journal == journal.id
+        complete = None if journal is None else journal.complete
+        return find_state(complete, Abort.of(Abort.read_mark(opened), journal), in_ledger)
 
 
 _Row = tuple[str, bool | None, Abort, bool | None, Reading, Writing, _Starting]
@@ -444,23 +429,23 @@ class StoreState(StrEnum):
     LIVE = "live"  # another process holds the lock
     CRASHED = "crashed"  # nobody holds the lock, but a broker's abort file is there
 
+    @staticmethod
+    def of(opened: Opened) -> StoreState:
+        """The state of the store at `opened` now.
 
-def store_state(opened: Opened) -> StoreState:
-    """The state of the store at `opened` now.
-
-    An `abort` file with the mark of this project is no crash: readers hide a commit that was broken off, and
-    a commit without flush is complete.
-    """
-    if lock_holder(f"{opened.path}/lock") is not None:
-        return StoreState.LIVE
-    return StoreState.CRASHED if abort_mark(opened) == "" else StoreState.CLEAN
+        An `abort` file with the mark of this project is no crash: readers hide a commit that was broken off,
+        and a commit without flush is complete.
+        """
+        if lock_holder(f"{opened.path}/lock") is not None:
+            return StoreState.LIVE
+        return StoreState.CRASHED if Abort.read_mark(opened) == "" else StoreState.CLEAN
 
 
 # ---- the doorbell ------------------------------------------------------------------------------------------
 
 
 def doorbell_path(opened: Opened) -> str:
-    return f"{opened.path}/{OWN_DIRECTORY}/doorbell"
+    return opened.own("doorbell")
 
 
 def ring_doorbell(opened: Opened, files: FileWrites) -> None:

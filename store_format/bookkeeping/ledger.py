@@ -9,9 +9,9 @@ the newest keys of batch jobs: each job may have a new key, and every commit wri
 Spark repeats a batch after a crash with the same messages, in other partitions and with other ids and times.
 So batches are compared by what does not change: the number of their messages, and the sum of their bodies.
 
-A broker may hold the store when a batch is written without it, so a note about that is written without the
-store's lock: each note is a file of its own, which is replaced as a whole. The store's next commit removes
-the notes of batches that its ledger knows.
+A broker may hold the store when a batch is written without it. So the note about that is a file of its own,
+and is written without the store's lock. The store's next commit removes the notes of batches that its ledger
+knows.
 
 A recovery removes the evidence of lost messages: the queue entries behind the log's end, and in a salvaged
 copy the damaged bytes. Later checks report what is noted here, and find no message missing.
@@ -20,40 +20,39 @@ copy the damaged bytes. Later checks report what is noted here, and find no mess
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
 from store_format.bookkeeping.identity import (
-    OWN_DIRECTORY,
     ClusterMember,
     StagedFile,
+    is_lost,
     members_from,
+    note_bytes,
     parsed_json,
+    read_note,
     refuse_types,
+    write_note,
 )
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.errors import OptionError, StoreError
+from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 
 QUEUES_MAX = 1000  # whose ends are kept: those that were written to last
 JOB_KEYS_MAX = 500  # keys of batch jobs that are kept: those of the newest commits
-SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
+_SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
 _Damage = Callable[["LedgerEntry", CommitLog], str | None]
-
-
-# ---- the ledger --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +112,15 @@ class LedgerEntry:
             else f"was overwritten: {found} messages found where {self.units} were written"
         )
 
+    def is_gone(self, log: CommitLog) -> bool:
+        """Whether the log has no message of a batch any more: it was cut where the batch began, or before.
 
-def refuse_service_key(key_id: str) -> str:
-    """Returns the id of a key that a user gives. Raises OptionError for an id of this project's services."""
-    if key_id.startswith(SERVICE_PREFIX):
-        raise OptionError(
-            f"key: expected an id that does not begin with {SERVICE_PREFIX!r}, found {key_id[:100]!r}; the "
-            "services of this project have such ids"
-        )
-    return key_id
+        The part of a batch over a cluster that another store has is not known here.
+        """
+        if self.members or self.start < log.min_offset or self.damage(log) is None:
+            return False
+        walk = log.walk(self.start, verify_crc=True, resync=True) if self.start < log.stop else ()
+        return all(isinstance(run, Damage) for run in walk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,17 @@ class ServiceTurn:
 
     @property
     def key_id(self) -> str:
-        return SERVICE_PREFIX + self.part if self.batch is None else self.batch
+        return _SERVICE_PREFIX + self.part if self.batch is None else self.batch
+
+    @staticmethod
+    def refuse_key(key_id: str) -> str:
+        """Returns the id of a key that a user gives. Raises OptionError for that of a service."""
+        if key_id.startswith(_SERVICE_PREFIX):
+            raise OptionError(
+                f"key: expected an id that does not begin with {_SERVICE_PREFIX!r}, found {key_id[:100]!r}; "
+                "the services of this project have such ids"
+            )
+        return key_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +168,50 @@ class Ledger:
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
     ends_from: int = OFFSET_MAX
     created: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @staticmethod
+    def path(opened: Opened) -> str:
+        return opened.own("ledger.json")
+
+    @staticmethod
+    def read(opened: Opened) -> Ledger:
+        """The ledger; an empty one without a file. Raises CorruptStoreError for a file that is no ledger.
+
+        That of a commit with ASYNC_FLUSH may be lost with the power. Then that of the last flush counts.
+        """
+        path = Ledger.path(opened)
+        data = read_bytes(path)
+        if is_lost(data) and (kept := read_bytes(_backup_path(opened))) is not None:
+            data, path = kept, _backup_path(opened)
+        return Ledger() if data is None else parsed_json(data, path, "a ledger of this project", _ledger)
+
+    @staticmethod
+    def is_lost(opened: Opened) -> bool:
+        """Whether the file was renamed into its place, and never reached the disk."""
+        return is_lost(read_bytes(Ledger.path(opened)))
+
+    def write(self, opened: Opened, files: FileWrites) -> None:
+        """Replaces the ledger. Without a wait for the disk, the one that is there is kept for a power loss,
+        until `drop_backup`.
+        """
+        path, backup = Ledger.path(opened), _backup_path(opened)
+        if not files.is_sync and stat_identity(backup) is None:
+            FileWrites(sync=True).replace(backup, read_bytes(path) or note_bytes(_as_value(Ledger())))
+        write_note(path, _as_value(self), files)
+        if files.is_sync:
+            Ledger.drop_backup(opened, files)
+
+    @staticmethod
+    def drop_backup(opened: Opened, files: FileWrites) -> None:
+        """Removes what is kept of the ledger of the last flush, once the ledger itself is on the disk.
+
+        If the ledger was lost, the kept one takes its place first.
+        """
+        if stat_identity(_backup_path(opened)) is not None:
+            if Ledger.is_lost(opened):
+                write_note(Ledger.path(opened), _as_value(Ledger.read(opened)), files)
+            files.remove(_backup_path(opened))
+            files.sync_directory(f"{opened.path}/{OWN_DIRECTORY}")
 
     @property
     def members(self) -> set[ClusterMember]:
@@ -208,7 +261,7 @@ class Ledger:
         queues of older batches.
         """
         keys = {key: each for key, each in self.keys.items() if key != key_id} | {key_id: entry}
-        jobs = [key for key, each in keys.items() if not each.kept and not key.startswith(SERVICE_PREFIX)]
+        jobs = [key for key, each in keys.items() if not each.kept and not key.startswith(_SERVICE_PREFIX)]
         for key in jobs[:-JOB_KEYS_MAX]:
             del keys[key]
         room = QUEUES_MAX
@@ -225,10 +278,29 @@ class Ledger:
         the log: a crash came between the commit and the state file. Otherwise the state file counts, because
         a broker or a person may have changed it.
         """
-        entry = self.keys.get(SERVICE_PREFIX + part)
+        entry = self.entry_of(part)
         if entry is None or entry.began != progress or entry.damage(log) is not None:
             return progress
         return entry.number
+
+    def entry_of(self, part: str) -> LedgerEntry | None:
+        """The last committed turn of a service."""
+        return self.keys.get(_SERVICE_PREFIX + part)
+
+    def ends_with_crc_property(self, log: CommitLog) -> bool:
+        """Whether the last unit of the log ends in the CRC property; False for a log without units.
+
+        It shows whether a broker appends the property to each message (enabledAppendPropCRC, spec 2.7). A
+        broker with forceVerifyPropCRC=true truncates the log at the first message without the property, so a
+        writer does what the last message of the log does. Reads only lengths and heads, from the last commit
+        of the ledger on, or of the last file with a unit.
+        """
+        starts = [file.start for file in reversed(log.files)]
+        if self.last is not None and self.last.last_size and log.file_at(self.last.last_offset) is not None:
+            starts.insert(0, self.last.last_offset)
+        ends = (_end_of_units(log, start) for start in starts)
+        end = next((each for each in ends if each is not None), None)
+        return end is not None and log.has_crc_property_before(end)
 
     def with_suspect(self, journal: str) -> Ledger:
         """The ledger with the batch of this journal marked as suspect."""
@@ -280,6 +352,15 @@ class Ledger:
         return entries.values()
 
 
+def _end_of_units(log: CommitLog, start: int) -> int | None:
+    """The physical offset behind the last unit from `start` on, where a unit begins; None without a unit."""
+    found = None
+    for run in log.walk(start):
+        assert not isinstance(run, Damage)  # Only a walk with `resync` has damage.
+        found = run.file.start + run.stop
+    return found
+
+
 def _batch_report(
     key: str, entry: LedgerEntry, log: CommitLog, damage_of: _Damage | None = None
 ) -> str | None:
@@ -293,34 +374,7 @@ def _batch_report(
 
 _NAMES = tuple(field.name for field in fields(LedgerEntry))
 _values_of = attrgetter(*_NAMES)
-
-
-def ledger_path(opened: Opened) -> str:
-    return f"{opened.path}/{OWN_DIRECTORY}/ledger.json"
-
-
-def read_ledger(opened: Opened) -> Ledger:
-    """The ledger; an empty one without a file. Raises CorruptStoreError for a file that is not a ledger.
-
-    The ledger of a commit with ASYNC_FLUSH may be lost with the power. Then that of the last flush counts.
-    """
-    path = ledger_path(opened)
-    data, before = read_bytes(path), None
-    if is_lost(data):
-        before = read_bytes(_backup_path(opened))
-    return _parsed(data, path) if before is None else _parsed(before, _backup_path(opened))
-
-
-def is_lost(data: bytes | None) -> bool:
-    """Whether these are the bytes of a JSON file that was renamed into its place, and never reached the disk.
-
-    Such a file has no byte, or bytes of zeros, which no JSON text has.
-    """
-    return data is not None and (not data or b"\0" in data)
-
-
-def _parsed(data: bytes | None, path: str) -> Ledger:
-    return Ledger() if data is None else parsed_json(data, path, "a ledger of this project", _ledger)
+_log = logging.getLogger(__name__)
 
 
 def _ledger(value: Any) -> Ledger:  # Any: JSON
@@ -364,31 +418,8 @@ def _ledger_entry(value: Mapping[str, Any]) -> LedgerEntry:  # Any: JSON
     return entry
 
 
-def write_ledger(opened: Opened, ledger: Ledger, files: FileWrites) -> None:
-    """Replaces the ledger. Without a wait for the disk, the one that is there is kept for a
-    power loss, until `drop_backup`."""
-    path, backup = ledger_path(opened), _backup_path(opened)
-    if not files.is_sync and stat_identity(backup) is None:
-        FileWrites(sync=True).replace(backup, read_bytes(path) or json.dumps(_as_value(Ledger())).encode())
-    files.replace(path, json.dumps(_as_value(ledger)).encode())
-    if files.is_sync:
-        drop_backup(opened, files)
-
-
-def drop_backup(opened: Opened, files: FileWrites) -> None:
-    """Removes what is kept of the ledger of the last flush, once the ledger itself is on the disk.
-
-    If the ledger was lost, the kept one takes its place first.
-    """
-    if stat_identity(_backup_path(opened)) is not None:
-        if is_lost(read_bytes(ledger_path(opened))):
-            files.replace(ledger_path(opened), json.dumps(_as_value(read_ledger(opened))).encode())
-        files.remove(_backup_path(opened))
-        files.sync_directory(f"{opened.path}/{OWN_DIRECTORY}")
-
-
 def _backup_path(opened: Opened) -> str:
-    return f"{ledger_path(opened)}.bak"
+    return opened.own("ledger.json.bak")
 
 
 def _as_value(ledger: Ledger) -> dict[str, Any]:  # Any: JSON
@@ -396,7 +427,6 @@ def _as_value(ledger: Ledger) -> dict[str, Any]:  # Any: JSON
     for (topic, queue_id), end in ledger.ends.items():
         ends.setdefault(topic, {})[queue_id] = end
     return {
-        "version": 1,
         "last": None if ledger.last is None else _as_json(ledger.last),
         "keys": {key: _as_json(entry) for key, entry in ledger.keys.items()},
         "begun": dict(ledger.begun),
@@ -413,7 +443,6 @@ def _as_json(entry: LedgerEntry) -> dict[str, Any]:  # Any: JSON
 # ---- messages that a recovery has given up -----------------------------------------------------------------
 
 
-GIVEN_UP = "given-up.json"  # in `.rmqlog`
 FILLER_TOPIC = "rmq_sys_rmqlog_filler"
 
 
@@ -428,9 +457,40 @@ class GivenUp:
     messages are of a topic that was deleted before.
     """
 
+    NAME: ClassVar = "given-up.json"  # in `.rmqlog`
+
     messages: tuple[tuple[str, int, int, int], ...] = ()
     fillers: tuple[tuple[int, int], ...] = ()
     begins: tuple[tuple[str, int, int], ...] = ()
+
+    @staticmethod
+    def read(opened: Opened) -> GivenUp:
+        """The notes of all recoveries. Raises CorruptStoreError for a file that is not such a note."""
+        return read_note(opened.own(GivenUp.NAME), "the notes of a recovery", _given_up) or GivenUp()
+
+    @staticmethod
+    def known(opened: Opened) -> GivenUp:
+        """As `read`, but empty if the notes cannot be read, which `verify` reports."""
+        with suppress(StoreError, OSError):
+            return GivenUp.read(opened)
+        return GivenUp()
+
+    def add_to(self, opened: Opened, files: FileWrites) -> None:
+        """Adds these to the notes of the store. A second call changes nothing."""
+        before = GivenUp.read(opened)
+        before._replace_by(before.with_more(self), opened, files)
+
+    @staticmethod
+    def forget_topics(opened: Opened, topics: Collection[str], files: FileWrites) -> None:
+        """Removes the notes about topics that were deleted: a topic that is created again begins at 0."""
+        before = GivenUp.read(opened)
+        left = tuple(each for each in before.messages if each[0] not in topics)
+        begins = tuple(each for each in before.begins if each[0] not in topics)
+        before._replace_by(replace(before, messages=left, begins=begins), opened, files)
+
+    def _replace_by(self, now: GivenUp, opened: Opened, files: FileWrites) -> None:
+        if now != self:
+            write_note(opened.own(GivenUp.NAME), asdict(now), files)
 
     @property
     def count(self) -> int:
@@ -442,6 +502,19 @@ class GivenUp:
             return f"{self.count:,} message{'s' * (self.count != 1)}"
         size = sum(stop - start for start, stop in self.fillers)
         return f"what was in {size:,} damaged bytes" if size else ""
+
+    @property
+    def ranges(self) -> dict[QueueKey, list[tuple[int, int]]]:
+        """The queue offsets [first, stop) of each queue."""
+        found: dict[QueueKey, list[tuple[int, int]]] = {}
+        for topic, queue_id, first, stop in self.messages:
+            found.setdefault((topic, queue_id), []).append((first, stop))
+        return found
+
+    @property
+    def queue_begins(self) -> dict[QueueKey, int]:
+        """The physical offsets at which queues begin whose first messages were given up."""
+        return {(topic, queue_id): physical for topic, queue_id, physical in self.begins}
 
     def within(self, queues: Mapping[QueueKey, tuple[int, int]]) -> GivenUp:
         """The messages whose queue offsets lie in [first, stop) of these queues."""
@@ -475,13 +548,6 @@ def _joined(ranges: Iterable[tuple[QueueKey, int, int]]) -> list[tuple[QueueKey,
     return found
 
 
-def read_given_up(opened: Opened) -> GivenUp:
-    """Returns the notes of all recoveries. Raises CorruptStoreError for a file that is not such a note."""
-    path = f"{opened.path}/{OWN_DIRECTORY}/{GIVEN_UP}"
-    data = read_bytes(path)
-    return GivenUp() if data is None else parsed_json(data, path, "the notes of a recovery", _given_up)
-
-
 def _given_up(value: Any) -> GivenUp:  # Any: JSON
     return GivenUp(
         tuple((str(topic), int(id_), int(low), int(high)) for topic, id_, low, high in value["messages"]),
@@ -490,145 +556,7 @@ def _given_up(value: Any) -> GivenUp:  # Any: JSON
     )
 
 
-def given_up_ranges(opened: Opened) -> dict[QueueKey, list[tuple[int, int]]]:
-    """The queue offsets [first, stop) that were given up, of each queue.
-
-    Empty if the notes cannot be read, which `verify` reports.
-    """
-    found: dict[QueueKey, list[tuple[int, int]]] = {}
-    with suppress(StoreError, OSError):
-        for topic, queue_id, first, stop in read_given_up(opened).messages:
-            found.setdefault((topic, queue_id), []).append((first, stop))
-    return found
-
-
-def noted_begins(opened: Opened) -> dict[QueueKey, int]:
-    """The physical offsets at which queues begin whose first messages were given up; as `given_up_ranges`."""
-    with suppress(StoreError, OSError):
-        return {(topic, queue_id): physical for topic, queue_id, physical in read_given_up(opened).begins}
-    return {}
-
-
-def note_given_up(opened: Opened, more: GivenUp, files: FileWrites) -> None:
-    """Adds to the notes. A second call changes nothing."""
-    before = read_given_up(opened)
-    _write(opened, before, before.with_more(more), files)
-
-
-def forget_topics(opened: Opened, topics: Collection[str], files: FileWrites) -> None:
-    """Removes the notes about topics that were deleted: a topic that is created again begins at offset 0."""
-    before = read_given_up(opened)
-    left = tuple(each for each in before.messages if each[0] not in topics)
-    begins = tuple(each for each in before.begins if each[0] not in topics)
-    _write(opened, before, replace(before, messages=left, begins=begins), files)
-
-
-def _write(opened: Opened, before: GivenUp, now: GivenUp, files: FileWrites) -> None:
-    if now != before:
-        data = json.dumps({"version": 1, **asdict(now)}).encode()
-        files.replace(f"{opened.path}/{OWN_DIRECTORY}/{GIVEN_UP}", data)
-
-
-# ---- batches that were written without a store -------------------------------------------------------------
-
-
-LEFT_OUT = "left-out"  # in `.rmqlog`
-_SUFFIX, _KEPT_SUFFIX = ".json", ".kept.json"
-
-
-class LeftOut(NamedTuple):
-    """A batch that may be committed in the `members`, and not in the store with this note."""
-
-    key: tuple[str, int]
-    members: tuple[ClusterMember, ...]
-
-
-def note_left_out(opened: Opened, note: LeftOut, files: FileWrites, *, is_kept: bool) -> None:
-    """Writes the note, and removes older notes of the same key.
-
-    Of the keys of batch jobs (not `is_kept`), the notes of the newest stay, as in the ledger.
-    """
-    directory = files.make_directories(opened.path, OWN_DIRECTORY, LEFT_OUT)
-    key_id, number = note.key
-    prefix = f"{hashlib.sha256(key_id.encode()).hexdigest()[:16]}-"
-    name = f"{prefix}{number}{_KEPT_SUFFIX if is_kept else _SUFFIX}"
-    _write_note(f"{directory}/{name}", note, files)
-    names = entry_names(directory)
-    for other in names:
-        if other.startswith(prefix) and other.endswith(_SUFFIX) and _number(other) < number:
-            files.remove(f"{directory}/{other}")
-    jobs = [each for each in names if each.endswith(_SUFFIX) and not each.endswith(_KEPT_SUFFIX)]
-    if len(jobs) > JOB_KEYS_MAX:
-        paths = [f"{directory}/{each}" for each in jobs]
-        for path in sorted(paths, key=_changed_at)[:-JOB_KEYS_MAX]:
-            files.remove(path)
-
-
-def _write_note(path: str, note: LeftOut, files: FileWrites) -> None:
-    files.replace(path, json.dumps({"version": 1, "key": note.key, "members": note.members}).encode())
-
-
-def members_in_notes(opened: Opened) -> set[ClusterMember]:
-    """The stores that the notes name. Raises CorruptStoreError for a file that is not a note."""
-    return {member for note in _notes(opened).values() for member in note.members}
-
-
-def settle_notes(opened: Opened, files: FileWrites) -> None:
-    """Removes the notes of batches that the store's ledger has."""
-    notes = _notes(opened)
-    if notes:
-        ledger = read_ledger(opened)
-        _remove(opened, [path for path, note in notes.items() if ledger.has(note.key)], files)
-
-
-def forget_members(opened: Opened, ids: Collection[str], files: FileWrites) -> None:
-    """Removes these stores from the notes, and the notes that name no other store."""
-    notes = _notes(opened)
-    left = {path: tuple(each for each in note.members if each.id not in ids) for path, note in notes.items()}
-    for path, members in left.items():
-        if members and members != notes[path].members:
-            _write_note(path, notes[path]._replace(members=members), files)
-    _remove(opened, [path for path, members in left.items() if not members], files)
-
-
-def _remove(opened: Opened, paths: list[str], files: FileWrites) -> None:
-    for path in paths:
-        files.remove(path)
-    if paths:
-        files.remove_directory(f"{opened.path}/{OWN_DIRECTORY}/{LEFT_OUT}")
-
-
-def _notes(opened: Opened) -> dict[str, LeftOut]:
-    """The notes by path."""
-    directory = f"{opened.path}/{OWN_DIRECTORY}/{LEFT_OUT}"
-    found = {}
-    for name in sorted(entry_names(directory, missing_ok=True)):
-        path = f"{directory}/{name}"
-        data = read_bytes(path) if name.endswith(_SUFFIX) else None
-        if data is not None:
-            found[path] = parsed_json(data, path, "a note of this project", _note)
-    return found
-
-
-def _note(value: Any) -> LeftOut:  # Any: JSON
-    key_id, number = value["key"]
-    return LeftOut((str(key_id), int(number)), members_from(value["members"]))
-
-
-def _changed_at(path: str) -> int:
-    identity = stat_identity(path)
-    return 0 if identity is None else identity[2]
-
-
-def _number(name: str) -> int:
-    digits = name.partition("-")[2].partition(".")[0]
-    return int(digits) if digits.isdecimal() else -1
-
-
 # ---- what the services have done ---------------------------------------------------------------------------
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -651,34 +579,122 @@ class ServiceCounters:
             max(self.late_ms_max, late_ms),
         )
 
+    @staticmethod
+    def read_all(opened: Opened) -> dict[str, ServiceCounters] | None:
+        """The counters by service; None before the first turn that did something.
 
-def read_counters(opened: Opened) -> dict[str, ServiceCounters] | None:
-    """The counters by service; None before the first turn that did something.
+        A file that cannot be read counts as empty.
+        """
+        try:
+            return read_note(opened.own("services.json"), "the counters of the services", _counters)
+        except CorruptStoreError as error:
+            _log.warning("%s cannot be read; the counters begin at 0", error.file)
+            return {}
 
-    A file that cannot be read counts as empty.
-    """
-    path = _counters_path(opened)
-    data = read_bytes(path)
-    if data is None:
-        return None
-    try:
-        found = json.loads(data)["services"]
-        return {
-            str(name): ServiceCounters(**{key: int(value) for key, value in each.items()})
-            for name, each in found.items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        _log.warning("%s cannot be read; the counters begin at 0", path)
-        return {}
+    @staticmethod
+    def write_all(opened: Opened, counters: Mapping[str, ServiceCounters], files: FileWrites) -> None:
+        services = {name: asdict(each) for name, each in counters.items()}
+        write_note(opened.own("services.json"), {"services": services}, files)
 
 
-def write_counters(opened: Opened, counters: Mapping[str, ServiceCounters], files: FileWrites) -> None:
-    value = {"version": 1, "services": {name: asdict(each) for name, each in counters.items()}}
-    files.replace(_counters_path(opened), json.dumps(value).encode())
+def _counters(value: Any) -> dict[str, ServiceCounters]:  # Any: JSON
+    return {
+        str(name): ServiceCounters(**{key: int(value) for key, value in each.items()})
+        for name, each in value["services"].items()
+    }
 
 
-def _counters_path(opened: Opened) -> str:
-    return f"{opened.path}/{OWN_DIRECTORY}/services.json"
+# ---- batches that were written without a store -------------------------------------------------------------
+
+
+_SUFFIX, _KEPT_SUFFIX = ".json", ".kept.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A batch that may be committed in the `members`, and not in the store with this note."""
+
+    NAME: ClassVar = "left-out"  # in `.rmqlog`
+
+    key: tuple[str, int]
+    members: tuple[ClusterMember, ...]
+
+    def add_to(self, opened: Opened, files: FileWrites, *, is_kept: bool) -> None:
+        """Writes the note, and removes older notes of the same key.
+
+        Of the keys of batch jobs (not `is_kept`), the notes of the newest stay, as in the ledger.
+        """
+        directory = files.make_directories(opened.path, OWN_DIRECTORY, LeftOut.NAME)
+        key_id, number = self.key
+        prefix = f"{hashlib.sha256(key_id.encode()).hexdigest()[:16]}-"
+        self._write(f"{directory}/{prefix}{number}{_KEPT_SUFFIX if is_kept else _SUFFIX}", files)
+        names = entry_names(directory)
+        for other in names:
+            if other.startswith(prefix) and other.endswith(_SUFFIX) and _number(other) < number:
+                files.remove(f"{directory}/{other}")
+        jobs = [each for each in names if each.endswith(_SUFFIX) and not each.endswith(_KEPT_SUFFIX)]
+        if len(jobs) > JOB_KEYS_MAX:
+            for path in sorted((f"{directory}/{each}" for each in jobs), key=_changed_at)[:-JOB_KEYS_MAX]:
+                files.remove(path)
+
+    def _write(self, path: str, files: FileWrites) -> None:
+        write_note(path, {"key": self.key, "members": self.members}, files)
+
+    @staticmethod
+    def all_members(opened: Opened) -> set[ClusterMember]:
+        """The stores that the notes name. Raises CorruptStoreError for a file that is not a note."""
+        return {member for note in _notes(opened).values() for member in note.members}
+
+    @staticmethod
+    def settle(opened: Opened, files: FileWrites) -> None:
+        """Removes the notes of batches that the store's ledger has."""
+        notes = _notes(opened)
+        if notes:
+            ledger = Ledger.read(opened)
+            _remove(opened, [path for path, note in notes.items() if ledger.has(note.key)], files)
+
+    @staticmethod
+    def forget_members(opened: Opened, ids: Collection[str], files: FileWrites) -> None:
+        """Removes these stores from the notes, and the notes that name no other store."""
+        empty = []
+        for path, note in _notes(opened).items():
+            members = tuple(each for each in note.members if each.id not in ids)
+            if not members:
+                empty.append(path)
+            elif members != note.members:
+                replace(note, members=members)._write(path, files)
+        _remove(opened, empty, files)
+
+
+def _remove(opened: Opened, paths: list[str], files: FileWrites) -> None:
+    for path in paths:
+        files.remove(path)
+    if paths:
+        files.remove_directory(opened.own(LeftOut.NAME))
+
+
+def _notes(opened: Opened) -> dict[str, LeftOut]:
+    """The notes by path."""
+    directory = opened.own(LeftOut.NAME)
+    names = sorted(entry_names(directory, missing_ok=True))
+    paths = [f"{directory}/{name}" for name in names if name.endswith(_SUFFIX)]
+    notes = {path: read_note(path, "a note of this project", _note) for path in paths}
+    return {path: note for path, note in notes.items() if note is not None}
+
+
+def _note(value: Any) -> LeftOut:  # Any: JSON
+    key_id, number = value["key"]
+    return LeftOut((str(key_id), int(number)), members_from(value["members"]))
+
+
+def _changed_at(path: str) -> int:
+    identity = stat_identity(path)
+    return 0 if identity is None else identity[2]
+
+
+def _number(name: str) -> int:
+    digits = name.partition("-")[2].partition(".")[0]
+    return int(digits) if digits.isdecimal() else -1
 
 
 # ---- batches whose key is committed already ----------------------------------------------------------------
@@ -691,74 +707,53 @@ class CommittedBatch(NamedTuple):
     messages: int
     bodies: int
 
+    def note_repeat(
+        self,
+        where: str,
+        key: tuple[str, int],
+        staged: Iterable[StagedFile],
+        *,
+        is_stream: bool,
+        damage: str | None = None,
+    ) -> str:
+        """Logs that the messages of a repeated batch are not written, and returns that report.
 
-def totals(staged: Iterable[StagedFile]) -> tuple[int, int]:
-    """(The number of messages, the sum of their bodies)."""
-    files = [*staged]
-    return sum(each.units for each in files), sum(each.bodies for each in files) % (1 << 64)
-
-
-def is_gone(entry: LedgerEntry, log: CommitLog) -> bool:
-    """Whether the log has no message of a batch any more: it was cut where the batch began, or before.
-
-    The part of a batch over a cluster that another store has is not known here.
-    """
-    if entry.members or entry.start < log.min_offset or entry.damage(log) is None:
-        return False
-    walk = log.walk(entry.start, verify_crc=True, resync=True) if entry.start < log.stop else ()
-    return all(isinstance(run, Damage) for run in walk)
-
-
-def note_repeat(
-    where: str,
-    key: tuple[str, int],
-    committed: CommittedBatch,
-    staged: Iterable[StagedFile],
-    *,
-    is_stream: bool,
-    damage: str | None = None,
-) -> str:
-    """Logs that the messages of a repeated batch are not written, and returns that report.
-
-    Raises OptionError for another batch with the number of the committed one: another number of messages, or,
-    for a job, other bodies. A stream may repeat a batch whose rows come from uuid() or a clock, so its other
-    bodies are only reported. `damage` says that messages of the committed batch are lost since: an error for
-    a job, which is to write them.
-    """
-    messages, bodies = totals(staged)
-    name = f"batch {key[1]} of {key[0]}"
-    others = committed.bodies != bodies
-    same_number = committed.number == key[1]
-    if messages and same_number and (committed.messages != messages or (others and not is_stream)):
-        found = (
-            "with other bodies" if committed.messages == messages else f"with {committed.messages} messages"
-        )
-        advice = (
-            "A checkpoint that was restored from a backup numbers its batches again: start the query with a "
-            "new checkpoint, from the first row that is missing in the store"
-            if is_stream
-            else "Give each batch its own txnVersion, higher than the last"
-        )
-        raise OptionError(
-            f"{where}: {name} has {messages} messages and is committed already, {found}. Nothing was "
-            f"written. {advice}"
-        )
-    report = f"{where}: {name} is not written, {messages} message{'s' * (messages != 1)}: "
-    if not same_number:
-        report += (
-            f"batch {committed.number} of {key[0]} is committed already. Batch numbers go back after a "
-            "checkpoint was restored from a backup, or with a lower txnVersion; if these messages are new, "
-            "they are not in the store"
-        )
-    else:
-        report += "it is committed already" + (", with as many messages and other bodies" if others else "")
-    if damage is not None:
-        report += (
-            f". But messages of batch {committed.number} are lost: it {damage}. Write the lost messages "
-            "under another key, or the whole batch again with txnLostBatch=again (CommitOptions.lost_batch): "
-            "the store then has its other messages twice"
-        )
-        if messages and same_number and not is_stream:
-            raise OptionError(report)
-    (_log.warning if messages else _log.info)("%s", report)
-    return report
+        Raises OptionError for another batch with the number of the committed one: another number of messages,
+        or, for a job, other bodies. A stream may repeat a batch whose rows come from uuid() or a clock, so
+        its other bodies are only reported. `damage` says that messages of the committed batch are lost since:
+        an error for a job, which is to write them.
+        """
+        messages, bodies = StagedFile.totals(staged)
+        others, same_number = self.bodies != bodies, self.number == key[1]
+        head = f"{where}: batch {key[1]} of {key[0]}"
+        if messages and same_number and (self.messages != messages or (others and not is_stream)):
+            found = "other bodies" if self.messages == messages else f"{self.messages} messages"
+            advice = (
+                "A checkpoint that was restored from a backup numbers its batches again: start the query "
+                "with a new checkpoint, from the first row that is missing in the store"
+                if is_stream
+                else "Give each batch its own txnVersion, higher than the last"
+            )
+            raise OptionError(
+                f"{head} has {messages} messages and is committed already, with {found}. Nothing was "
+                f"written. {advice}"
+            )
+        report = f"{head} is not written, {messages} message{'s' * (messages != 1)}: "
+        if same_number:
+            report += "it is committed already" + ", with as many messages and other bodies" * others
+        else:
+            report += (
+                f"batch {self.number} of {key[0]} is committed already. Batch numbers go back after a "
+                "checkpoint was restored from a backup, or with a lower txnVersion; if these messages are "
+                "new, they are not in the store"
+            )
+        if damage is not None:
+            report += (
+                f". But messages of batch {self.number} are lost: it {damage}. Write the lost messages under "
+                "another key, or the whole batch again with txnLostBatch=again (CommitOptions.lost_batch): "
+                "the store then has its other messages twice"
+            )
+            if messages and same_number and not is_stream:
+                raise OptionError(report)
+        (_log.warning if messages else _log.info)("%s", report)
+        return report

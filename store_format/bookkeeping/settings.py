@@ -1,12 +1,8 @@
-"""What a writer takes from the files of a store: their sizes, and whether messages have a CRC property.
+"""What a writer takes from the files of a store: their sizes.
 
 The sizes are in our `.rmqlog/store.json`, or they are the lengths of a broker's files: a broker has them in
 its configuration only, and refuses to start on files of another length. For stores of this project
 `.rmqlog/broker.conf` names the settings with which a broker must be started.
-
-Whether a broker appends a CRC property to each message (enabledAppendPropCRC, spec 2.7) is shown by the end
-of the commitlog. A broker with forceVerifyPropCRC=true truncates the log at the first message without the
-property, so a writer does what the last message of the log does.
 """
 
 from __future__ import annotations
@@ -15,11 +11,9 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY, parsed_json
-from store_format.bookkeeping.ledger import Ledger
+from store_format.bookkeeping.identity import read_note
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
-from store_format.errors import OptionError, StoreError
+from store_format.errors import OptionError
 from store_format.files.read import list_directories, list_store_files, open_view, read_bytes
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
@@ -29,7 +23,7 @@ from store_format.index.file import (
     has_entries,
     list_index_files,
 )
-from store_format.layouts import CQ_UNIT, CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, NAME_VALUE_SEPARATOR
+from store_format.layouts import CQ_UNIT
 from store_format.metadata.read import BrokerConf, parse_properties, read_broker_conf
 from store_format.opened.store import Opened
 
@@ -66,6 +60,89 @@ class StoreSettings:
                 f"and 40 + 4 * maxHashSlotNum + 20 * maxIndexNum at most {_FILE_SIZE_MAX}"
             )
 
+    @staticmethod
+    def path(opened: Opened) -> str:
+        return opened.own("store.json")
+
+    @staticmethod
+    def read(opened: Opened) -> StoreSettings | None:
+        """The settings of a store that this project created; None for a broker's store.
+
+        Raises CorruptStoreError for a file that does not hold settings.
+        """
+        return read_note(StoreSettings.path(opened), "the settings of a store", _settings)
+
+    @staticmethod
+    def of(
+        opened: Opened,
+        log: CommitLog,
+        broker_name: str,
+        given: StoreSettings | None = None,
+        *,
+        geometry: IndexGeometry | None = None,
+    ) -> StoreSettings:
+        """The sizes of new files of the store: those of existing files, else the remembered or `given` ones.
+
+        Raises OptionError for an index file whose units do not prove its geometry: the caller must then give
+        the geometry, which counts where no index file has an entry. The same for an index file of another
+        size than our store remembers, unless its units prove the broker's default geometry or the given one.
+        `geometry` is used without a look at the index files.
+        """
+        remembered = StoreSettings.read(opened)
+        settings = remembered or given or StoreSettings(broker_name)
+        if log.files:
+            settings = replace(settings, mapped_file_size_commit_log=log.file_size)
+        size = _queue_file_size(opened)
+        if size is not None and size != settings.queue_file_size:
+            settings = replace(settings, mapped_file_size_consume_queue=size)
+        if geometry is not None:
+            return replace(
+                settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num
+            )
+        index_files = [file for file in list_index_files(f"{opened.path}/index") if file.size]
+        if index_files and index_files[-1].size != settings.geometry.file_size:
+            path = next((file.path for file in reversed(index_files) if has_entries(file.path)), None)
+            if path is None and given is not None:
+                return settings
+            path = path or index_files[-1].path
+            settings = (
+                _with_proved_geometry(settings, path)
+                if remembered is None
+                else _with_other_geometry(opened, settings, given, path)
+            )
+        return settings
+
+    @staticmethod
+    def is_queue_file_size_known(opened: Opened, log: CommitLog, is_given: bool) -> bool:
+        """Whether the queue_file_size of `of` is given, remembered, or that of an existing file.
+
+        A broker whose commitlog files have the default size is assumed to use the default size for queues
+        too.
+        """
+        return (
+            is_given
+            or log.file_size == StoreSettings("").mapped_file_size_commit_log
+            or StoreSettings.read(opened) is not None
+            or _queue_file_size(opened) is not None
+        )
+
+    @staticmethod
+    def size_of_cut_file(opened: Opened, log: CommitLog, given: StoreSettings | None = None) -> int:
+        """The length that the only commitlog file of our store should have, if it was cut off; else 0. Of a
+        broker's store the `given` settings have the length.
+
+        A broker may have made a shorter file with another configuration, but ends it with a BLANK. So a file
+        was cut off if its last byte belongs to a message, or if it is shorter than any configuration allows.
+        """
+        settings = (StoreSettings.read(opened) or given) if len(log.files) == 1 else None
+        if settings is None or log.files[0].size >= settings.mapped_file_size_commit_log:
+            return 0
+        stop = 0
+        for step in log.walk(log.min_offset, resync=True):
+            stop = step.stop
+        is_cut = log.files[0].size == stop or log.files[0].size < _COMMIT_LOG_FILE_SIZE_MIN
+        return settings.mapped_file_size_commit_log if is_cut else 0
+
     @property
     def queue_file_size(self) -> int:
         """The size in bytes, rounded up to whole units (MessageStoreConfig.getMappedFileSizeConsumeQueue)."""
@@ -94,91 +171,9 @@ class StoreSettings:
         return ("\n".join(lines) + "\n").encode()
 
 
-def settings_path(opened: Opened) -> str:
-    return f"{opened.path}/{OWN_DIRECTORY}/store.json"
-
-
-def read_settings(opened: Opened) -> StoreSettings | None:
-    """The settings of a store that this project created; None for a broker's store.
-
-    Raises CorruptStoreError for a file that does not hold settings.
-    """
-    path = settings_path(opened)
-    data = read_bytes(path)
-    return None if data is None else parsed_json(data, path, "the settings of a store", _settings)
-
-
 def _settings(value: Any) -> StoreSettings:  # Any: JSON
     numbers = {name: int(value[name]) for name in StoreSettings.__dataclass_fields__ if name != "broker_name"}
     return StoreSettings(str(value["broker_name"]), **numbers)
-
-
-def size_of_cut_file(opened: Opened, log: CommitLog, given: StoreSettings | None = None) -> int:
-    """The length that the only commitlog file of our store should have, if it was cut off; else 0. Of a
-    broker's store the `given` settings have the length.
-
-    A broker may have made a shorter file with another configuration, but ends it with a BLANK. So a file was
-    cut off if its last byte belongs to a message, or if it is shorter than any configuration allows.
-    """
-    settings = (read_settings(opened) or given) if len(log.files) == 1 else None
-    if settings is None or log.files[0].size >= settings.mapped_file_size_commit_log:
-        return 0
-    stop = 0
-    for step in log.walk(log.min_offset, resync=True):
-        stop = step.stop
-    is_cut = log.files[0].size == stop or log.files[0].size < _COMMIT_LOG_FILE_SIZE_MIN
-    return settings.mapped_file_size_commit_log if is_cut else 0
-
-
-def settings_of(
-    opened: Opened,
-    log: CommitLog,
-    broker_name: str,
-    given: StoreSettings | None = None,
-    *,
-    geometry: IndexGeometry | None = None,
-) -> StoreSettings:
-    """The sizes of new files of the store: those of existing files, else the remembered or `given` ones.
-
-    Raises OptionError for an index file whose units do not prove its geometry: the caller must then give the
-    geometry, which counts where no index file has an entry. The same for an index file of another size than
-    our store remembers, unless its units prove the broker's default geometry or the given one. `geometry` is
-    used without a look at the index files.
-    """
-    remembered = read_settings(opened)
-    settings = remembered or given or StoreSettings(broker_name)
-    if log.files:
-        settings = replace(settings, mapped_file_size_commit_log=log.file_size)
-    size = _queue_file_size(opened)
-    if size is not None and size != settings.queue_file_size:
-        settings = replace(settings, mapped_file_size_consume_queue=size)
-    if geometry is not None:
-        return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
-    index_files = [file for file in list_index_files(f"{opened.path}/index") if file.size]
-    if index_files and index_files[-1].size != settings.geometry.file_size:
-        path = next((file.path for file in reversed(index_files) if has_entries(file.path)), None)
-        if path is None and given is not None:
-            return settings
-        path = path or index_files[-1].path
-        settings = (
-            _with_proved_geometry(settings, path)
-            if remembered is None
-            else _with_other_geometry(opened, settings, given, path)
-        )
-    return settings
-
-
-def is_queue_file_size_known(opened: Opened, log: CommitLog, is_given: bool) -> bool:
-    """Whether the queue_file_size of `settings_of` is given, remembered, or that of an existing file.
-
-    A broker whose commitlog files have the default size is assumed to use the default size for queues too.
-    """
-    return (
-        is_given
-        or log.file_size == StoreSettings("").mapped_file_size_commit_log
-        or read_settings(opened) is not None
-        or _queue_file_size(opened) is not None
-    )
 
 
 def _with_other_geometry(
@@ -198,11 +193,11 @@ def _with_other_geometry(
                 )
         raise OptionError(
             f"{path} has {view.size} bytes, and with maxHashSlotNum={settings.max_hash_slot_num} and "
-            f"maxIndexNum={settings.max_index_num} of {opened.path}/{OWN_DIRECTORY}/store.json it has "
+            f"maxIndexNum={settings.max_index_num} of {opened.own('store.json')} it has "
             f"{settings.geometry.file_size}: "
             "a broker was started on this store with other index sizes, and queries by key would miss "
             "messages. "
-            f"Start brokers with the sizes of {opened.path}/{OWN_DIRECTORY}/broker.conf. "
+            f"Start brokers with the sizes of {opened.own('broker.conf')}. "
             "To write on, move the index file out of the store: messages stay readable, and queries by key "
             "miss those of that file"
         )
@@ -239,49 +234,6 @@ def broker_conf_of(opened: Opened, given: str | BrokerConf | None = None) -> Bro
         return given
     if given is not None:
         return read_broker_conf(given)
-    own = f"{opened.path}/{OWN_DIRECTORY}/broker.conf"
+    own = opened.own("broker.conf")
     data = read_bytes(own)
     return BrokerConf() if data is None else BrokerConf.of(parse_properties(data), own)
-
-
-# ---- whether messages have a CRC property ------------------------------------------------------------------
-
-
-_PREFIX = CRC_PROPERTY_NAME + bytes([NAME_VALUE_SEPARATOR])
-
-
-def ends_with_crc_property(log: CommitLog, ledger: Ledger) -> bool:
-    """Whether the last unit of the log ends in the property; False for a log without units.
-
-    Reads only lengths and heads, from the last commit of the ledger on, or of the last file with a unit.
-    """
-    last = ledger.last
-    if last is not None and last.last_size and log.file_at(last.last_offset) is not None:
-        found = _end_of_units(log, last.last_offset)
-        if found is not None:
-            return has_crc_property_before(log, found)
-    for file in reversed(log.files):
-        found = _end_of_units(log, file.start)
-        if found is not None:
-            return has_crc_property_before(log, found)
-    return False
-
-
-def _end_of_units(log: CommitLog, start: int) -> int | None:
-    """The physical offset behind the last unit from `start` on, where a unit begins; None without a unit."""
-    found = None
-    for run in log.walk(start):
-        assert not isinstance(run, Damage)  # Only a walk with `resync` has damage.
-        found = run.file.start + run.stop
-    return found
-
-
-def has_crc_property_before(log: CommitLog, offset: int) -> bool:
-    """Whether the unit that ends at the physical offset ends in the property.
-
-    False behind the BLANK of a full file, which hides the property.
-    """
-    try:
-        return log.read(offset - CRC_PROPERTY_SIZE, len(_PREFIX)) == _PREFIX
-    except StoreError:  # The file was deleted, or the offset is the first of a file.
-        return False

@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY, STAGING, staging_path
-from store_format.bookkeeping.journal import read_journal
+from store_format.bookkeeping.identity import STAGING, StagedFile
+from store_format.bookkeeping.journal import Journal
 from store_format.errors import StoreError
 from store_format.files.lock import StoreLock
 from store_format.files.read import entry_names, list_directories, stat_identity
 from store_format.files.write import FileWrites
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def discard(root: str, writes: Collection[str], *, lock_timeout: float = 0.0) ->
         named = _writes_of_journal(opened)
         for write in writes:
             if write not in named:
-                _remove(staging_path(opened, write))
+                _remove(StagedFile.directory(opened, write))
     return not named & set(writes)
 
 
@@ -59,7 +59,7 @@ def collect(
 
 
 def _writes_of_journal(opened: Opened) -> set[str]:
-    journal = read_journal(opened)
+    journal = Journal.read(opened)
     return {each.write for each in journal.staged} if journal is not None else set()
 
 

@@ -27,28 +27,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.identity import (
-    ClusterMember,
-    StagedFile,
-    log_place,
-    named_member,
-    separate_copies,
-    staging_path,
-)
-from store_format.bookkeeping.journal import Journal, abort_mark, journal_path
-from store_format.bookkeeping.ledger import (
-    LedgerEntry,
-    LeftOut,
-    ServiceTurn,
-    is_gone,
-    note_left_out,
-    note_repeat,
-    read_ledger,
-    settle_notes,
-    totals,
-    write_ledger,
-)
-from store_format.bookkeeping.settings import has_crc_property_before, settings_of
+from store_format.bookkeeping.identity import ClusterMember, LogPlace, StagedFile
+from store_format.bookkeeping.journal import Abort, Journal
+from store_format.bookkeeping.ledger import Ledger, LedgerEntry, LeftOut, ServiceTurn
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append_position import (
     complete_known_queues,
     ends_with_commit,
@@ -267,7 +249,7 @@ def _commit_all(
             write_journals({each.opened.path: each.journal for each, _ in published}, files)
             for publication, held_store in published:
                 carry_out(publication, held_store)
-        batch = totals(each for member in members for each in member.staged)
+        batch = StagedFile.totals(each for member in members for each in member.staged)
         named = published[0][0].journal.members if published else ()
         for member in members:
             _finish(member, key, batch, named, files, keeps_key=options.keeps_key)
@@ -311,7 +293,7 @@ def _repeated(
         entry = None if committed is None or member is None else member.held.ledger.keys.get(key[0])
         is_same = entry is not None and entry.number == key[1]
         if entry is not None and member is not None:
-            if is_same and is_gone(entry, member.held.log):
+            if is_same and entry.is_gone(member.held.log):
                 continue  # the store has nothing of it, as if it had not been committed
             lost = lost_of(entry, member.held.log) if is_same else []
             damage = damage_with(entry, member.held.log, lost)
@@ -328,7 +310,7 @@ def _repeated(
     if found is None:
         return None
     staged = [each for member in members for each in member.staged]
-    return note_repeat(found[0], key, found[1], staged, is_stream=options.keeps_key, damage=damage)
+    return found[1].note_repeat(found[0], key, staged, is_stream=options.keeps_key, damage=damage)
 
 
 def _note_again(opened: Opened, key: tuple[str, int], entry: LedgerEntry, lost: Sequence[Gone]) -> str:
@@ -361,13 +343,13 @@ def _plan_members(
     ]
     if is_cluster:
         assert len({paths.parent(member.opened.path) for member in filled}) <= 1  # names are relative to it
-        separate_copies(
+        ClusterMember.separate_copies(
             [member.opened.path for member in members],
-            lambda root, member: member in read_ledger(Opened(root)).members,
+            lambda root, member: member in Ledger.read(Opened(root)).members,
             files,
         )
-        named = tuple(named_member(member.opened, files) for member in filled)
-        messages, bodies = totals(each for member in filled for each in member.staged)
+        named = tuple(ClusterMember.of(member.opened, files) for member in filled)
+        messages, bodies = StagedFile.totals(each for member in filled for each in member.staged)
         journals = [
             replace(each, id=journals[0].id, members=named, messages=messages, bodies=bodies)
             for each in journals
@@ -392,7 +374,7 @@ def _note_left_out(
     """
     for root in left_out:
         try:
-            note_left_out(Opened(root), LeftOut(key, named), files, is_kept=options.keeps_key)
+            LeftOut(key, named).add_to(Opened(root), files, is_kept=options.keeps_key)
         except StoreWriteError as error:
             if not options.ignore_missing_stores:
                 raise
@@ -405,7 +387,7 @@ def carry_out(publication: Publication, held: LockedStore) -> None:
     The part of a cluster is always rolled forward: other stores may have published theirs.
     """
     opened, journal, files = publication.opened, publication.journal, held.files
-    previous_mark = abort_mark(opened)
+    previous_mark = Abort.read_mark(opened)
     try:
         publish(publication, files)
         conclude(opened, journal, files)
@@ -421,7 +403,7 @@ def carry_out(publication: Publication, held: LockedStore) -> None:
                 _log.warning("%s: %s; the commit is carried out again", opened.path, disturbance)
                 # A new FileWrites: it holds no file that was removed.
                 now = replace(held.relisted(), files=FileWrites(sync=files.is_sync))
-                roll_forward(replace(now, settings=settings_of(opened, now.log, "")), journal)
+                roll_forward(replace(now, settings=StoreSettings.of(opened, now.log, "")), journal)
                 return
             repeat(held, journal)
             conclude(opened, journal, files)
@@ -430,7 +412,7 @@ def carry_out(publication: Publication, held: LockedStore) -> None:
                 raise
             raise StoreWriteError(
                 f"{second}; before that: {error}. The commit is neither complete nor undone: "
-                f"{journal_path(opened)} exists, and the next writer completes it. Run the job again "
+                f"{Journal.path(opened)} exists, and the next writer completes it. Run the job again "
                 "only if it writes with a key"
             ) from error
 
@@ -451,8 +433,8 @@ def _finish(
         entry = LedgerEntry(
             key[1], "", 0, 0, -1, 0, 0, messages=messages, bodies=bodies, kept=keeps_key, members=named
         )
-        write_ledger(opened, read_ledger(opened).with_key(key[0], entry), files)
-    settle_notes(opened, files)
+        Ledger.read(opened).with_key(key[0], entry).write(opened, files)
+    LeftOut.settle(opened, files)
     remove_staging(opened, member.staged, files)
     if member.publication is not None:
         member.reports += _late_reports(member.lock, opened, member.publication.journal.id, files)
@@ -468,7 +450,7 @@ def _late_reports(lock: StoreLock, opened: Opened, journal: str, files: FileWrit
     except StoreInUseError as error:
         report = f"while this batch was committed: {error}"
         _log.warning("%s: %s", opened.path, report)
-        write_ledger(opened, read_ledger(opened).with_suspect(journal), files)
+        Ledger.read(opened).with_suspect(journal).write(opened, files)
         return (report,)
     return ()
 
@@ -522,10 +504,10 @@ def plan(
     timestamp, times_name = _store_times(opened, staged, store_timestamps, now, files)
     if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
         timestamp = end.last_timestamp  # store times never go back, unless the clock was far wrong
-    messages, bodies = totals(staged)
+    messages, bodies = StagedFile.totals(staged)
     bases = queue_append_positions(held, end, queues)
-    places = tuple(log_place(opened, directory, files) for directory in held.log.directories)
-    if not options.sync and abort_mark(opened) is None:
+    places = tuple(LogPlace.of(opened, directory, files) for directory in held.log.directories)
+    if not options.sync and Abort.read_mark(opened) is None:
         note_flushed(opened, end.last_offset, end.last_timestamp)
     return Journal(
         id=secrets.token_hex(8),
@@ -589,7 +571,7 @@ def _new_topics(
 
 def _refuse_missing_crc(held: LockedStore, staged: Sequence[StagedFile], end: int) -> None:
     """Raises StoreWriteError for messages without a CRC property behind a message that has the property."""
-    if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(held.log, end):
+    if all(each.crc_property for each in staged if each.units) or not held.log.has_crc_property_before(end):
         return
     raise StoreWriteError(
         f"{held.opened}: the last message of the log, which ends at {end}, has the property __CRC32# (a "
@@ -620,7 +602,7 @@ def _store_times(
     if not staged:
         return 0, None
     name = f"{secrets.token_hex(8)}{TIMES_SUFFIX}"
-    path = f"{staging_path(opened, staged[0].write)}/{name}"
+    path = f"{StagedFile.directory(opened, staged[0].write)}/{name}"
     files.write_whole(path, store_timestamps.astype("<i8").tobytes())
     files.sync_directory(path.rpartition("/")[0])
     return 0, name

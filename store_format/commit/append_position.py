@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import StoreState, note_path
-from store_format.bookkeeping.ledger import forget_topics, read_given_up
+from store_format.bookkeeping.ledger import GivenUp
 from store_format.commit.log_comparison import LockedStore, LogComparison, of_known_topics
 from store_format.commit.queue_changes import truncate
 from store_format.commit.repair import (
@@ -179,8 +179,8 @@ def queue_append_positions(
             raise each.error
     without_files = [queue for queue, each in looked.items() if each.bounds is None]
     unfiled = {*of_known_topics(held.opened, without_files)}
-    forget_topics(held.opened, {topic for topic, _ in {*without_files} - unfiled}, held.files)
-    given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in read_given_up(held.opened).messages}
+    GivenUp.forget_topics(held.opened, {topic for topic, _ in {*without_files} - unfiled}, held.files)
+    given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in GivenUp.read(held.opened).messages}
     known = known_ends(held.opened, held.log) if unfiled - set(met) else {}
     is_known = end.is_ours and all(
         held.ledger.ends.get(queue) for queue in looked

@@ -18,22 +18,9 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from store_format.bookkeeping.identity import ClusterMember, member_path, read_store_id
-from store_format.bookkeeping.journal import (
-    Journal,
-    Writing,
-    journal_path,
-    read_journal,
-    state_of,
-    write_journal,
-)
-from store_format.bookkeeping.ledger import (
-    CommittedBatch,
-    forget_members,
-    members_in_notes,
-    read_ledger,
-    write_ledger,
-)
+from store_format.bookkeeping.identity import ClusterMember
+from store_format.bookkeeping.journal import Journal, State, Writing
+from store_format.bookkeeping.ledger import CommittedBatch, Ledger, LeftOut
 from store_format.display.text import shown
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files import paths
@@ -56,24 +43,24 @@ def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
     parts = [(root, journal) for root, journal in journals.items() if journal.members]
     try:
         for root, journal in parts:
-            write_journal(Opened(root), replace(journal, complete=False), files)
+            replace(journal, complete=False).write(Opened(root), files)
         for root, journal in journals.items():
-            write_journal(Opened(root), journal, files)
+            journal.write(Opened(root), files)
     except BaseException as error:
         try:
             for root, journal in parts:
-                if read_journal(Opened(root)) is not None:
-                    write_journal(Opened(root), replace(journal, complete=False), files)
+                if Journal.read(Opened(root)) is not None:
+                    replace(journal, complete=False).write(Opened(root), files)
             for root in journals:
-                files.remove(journal_path(Opened(root)))
-                files.sync_directory(journal_path(Opened(root)).rpartition("/")[0])
+                files.remove(Journal.path(Opened(root)))
+                files.sync_directory(Journal.path(Opened(root)).rpartition("/")[0])
         except Exception as second:
             decision = (
                 "each store's next writer completes or drops it" if parts else "the next writer completes it"
             )
             raise StoreWriteError(
                 f"{second}; before that: {error}. The commit is neither complete nor undone: "
-                f"{', '.join(journal_path(Opened(root)) for root in journals)} may exist, and {decision}. "
+                f"{', '.join(Journal.path(Opened(root)) for root in journals)} may exist, and {decision}. "
                 "Run the job again only if it writes with a key"
             ) from error
         raise
@@ -87,7 +74,7 @@ def is_begun(
     Raises StoreNotFoundError if no member says so and some cannot be asked. With `ignore_missing` these are
     taken to be lost, and the commit has not begun. `way_out` is how the error says to set it.
     """
-    if state_of(opened, journal).writing is not Writing.ASK:
+    if State.of(opened, journal).writing is not Writing.ASK:
         return True
     silent = []
     for member in journal.members:
@@ -96,7 +83,7 @@ def is_begun(
             return True
         if answer is None:
             silent.append(member)
-    names = ", the store ".join(f"{member_path(opened, each)} with the id {each.id}" for each in silent)
+    names = ", the store ".join(f"{each.path_beside(opened)} with the id {each.id}" for each in silent)
     if silent and not ignore_missing:
         copied = next(
             (each for each in silent if _is_own_id(opened, each) and _can_be_asked(opened, each)), None
@@ -106,7 +93,7 @@ def is_begun(
                 f"{opened}: a commit over several stores was interrupted. This store is a copy of the store "
                 f"{names}, or the store at that place is a copy of this one, and it is unknown whether the "
                 f"part of {journal.units} messages belongs here. Nothing was changed. Complete the commit in "
-                f"{member_path(opened, copied)}, and remove the copy, or move it out of the directory of the "
+                f"{copied.path_beside(opened)}, and remove the copy, or move it out of the directory of the "
                 f"cluster. To use the copy too, {way_out}: it then drops its part"
             )
         raise StoreNotFoundError(
@@ -133,11 +120,11 @@ def committed_batch(
 
     A batch that the store's next writer will complete counts as committed. Raises what `is_begun` raises.
     """
-    ledger = read_ledger(opened)
+    ledger = Ledger.read(opened)
     if ledger.has(key):
         entry = ledger.keys[key[0]]
         return CommittedBatch(entry.number, entry.messages, entry.bodies)
-    journal = read_journal(opened)
+    journal = Journal.read(opened)
     if (
         journal is None
         or journal.key is None
@@ -151,7 +138,7 @@ def committed_batch(
 
 def note_begun(opened: Opened, journal: Journal, files: FileWrites) -> None:
     """Notes which members may not know that the commit has begun, before this store completes its part."""
-    ledger = read_ledger(opened)
+    ledger = Ledger.read(opened)
     others = tuple(member for member in journal.members if not _is_self(opened, member))
     begun = {**ledger.begun, journal.id: others}
     waiting = {
@@ -160,7 +147,7 @@ def note_begun(opened: Opened, journal: Journal, files: FileWrites) -> None:
         if any(_may_wait(opened, member, journal_id) for member in members)
     }
     if waiting != ledger.begun:
-        write_ledger(opened, replace(ledger, begun=waiting), files)
+        replace(ledger, begun=waiting).write(opened, files)
 
 
 def refuse_missing_stores(
@@ -176,12 +163,12 @@ def refuse_missing_stores(
     `members` are the stores that are written to, `left_out` those that are only read. With `ignore_missing`
     the members forget the missing stores instead.
     """
-    present = {read_store_id(Opened(root)) for root in (*members, *left_out)}
+    present = {ClusterMember.id_of(Opened(root)) for root in (*members, *left_out)}
     missing: dict[str, str] = {}  # by id
     for root in (*members, *left_out):
-        for member in sorted(read_ledger(Opened(root)).members | members_in_notes(Opened(root))):
+        for member in sorted(Ledger.read(Opened(root)).members | LeftOut.all_members(Opened(root))):
             if member.id not in present:
-                missing.setdefault(member.id, f"{member_path(Opened(root), member)} with the id {member.id}")
+                missing.setdefault(member.id, f"{member.path_beside(Opened(root))} with the id {member.id}")
     if not missing:
         return
     names = ", the store ".join(missing.values())
@@ -197,26 +184,26 @@ def refuse_missing_stores(
         "batch %d of %s: written without the store %s, which does not come back", *key[::-1], shown(names)
     )
     for root in members:
-        ledger = read_ledger(Opened(root))
+        ledger = Ledger.read(Opened(root))
         if not missing.keys().isdisjoint(member.id for member in ledger.members):
-            write_ledger(Opened(root), ledger.without_members(missing), files)
-        forget_members(Opened(root), missing, files)
+            ledger.without_members(missing).write(Opened(root), files)
+        LeftOut.forget_members(Opened(root), missing, files)
 
 
 def _is_self(opened: Opened, member: ClusterMember) -> bool:
     """Whether the member is the store at `opened`, which may have another name by now."""
-    if paths.real(opened.path) == paths.real(member_path(opened, member)):
+    if paths.real(opened.path) == paths.real(member.path_beside(opened)):
         return True
     return _is_own_id(opened, member) and not _can_be_asked(opened, member)
 
 
 def _is_own_id(opened: Opened, member: ClusterMember) -> bool:
-    return read_store_id(opened) == member.id
+    return ClusterMember.id_of(opened) == member.id
 
 
 def _can_be_asked(opened: Opened, member: ClusterMember) -> bool:
     """Whether the member is at its place."""
-    return read_store_id(Opened(member_path(opened, member))) == member.id
+    return ClusterMember.id_of(Opened(member.path_beside(opened))) == member.id
 
 
 def _answer(opened: Opened, member: ClusterMember, journal: Journal) -> bool | None:
@@ -225,15 +212,15 @@ def _answer(opened: Opened, member: ClusterMember, journal: Journal) -> bool | N
         return False
     if not _can_be_asked(opened, member):
         return None
-    if _has_begun(member_path(opened, member), journal.id):
+    if _has_begun(member.path_beside(opened), journal.id):
         return True
     # A copy of this store: what it has forgotten, or never knew, says nothing.
     return None if _is_own_id(opened, member) else False
 
 
 def _has_begun(member: str, journal_id: str) -> bool:
-    journal = read_journal(Opened(member))
-    ledger = read_ledger(Opened(member))
+    journal = Journal.read(Opened(member))
+    ledger = Ledger.read(Opened(member))
     if journal is not None and journal.id == journal_id and journal.complete:
         return True
     return journal_id in ledger.begun or (ledger.last is not None and ledger.last.journal == journal_id)
@@ -243,5 +230,5 @@ def _may_wait(opened: Opened, member: ClusterMember, journal_id: str) -> bool:
     """Whether the member has an incomplete journal. True if it cannot be asked: it may come back."""
     if not _can_be_asked(opened, member):
         return True
-    journal = read_journal(Opened(member_path(opened, member)))
+    journal = Journal.read(Opened(member.path_beside(opened)))
     return journal is not None and journal.id == journal_id and not journal.complete

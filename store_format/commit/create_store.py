@@ -6,10 +6,10 @@ the directory did not exist before.
 
 from __future__ import annotations
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY, STAGING
-from store_format.bookkeeping.journal import read_journal
-from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_path
+from store_format.bookkeeping.identity import STAGING
+from store_format.bookkeeping.journal import Journal
+from store_format.bookkeeping.ledger import Ledger
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.publication import save_checkpoint
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
@@ -20,7 +20,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
 from store_format.metadata.values import dumps
 from store_format.names import SYNC_MEMBER_PREFIX
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 
 # Empty directories of a new store. The last one is made last: it is the sign of a complete store.
 _QUEUED = ("consumequeue", "index", "commitlog")
@@ -36,7 +36,7 @@ def is_store(root: str) -> bool:
     if "commitlog" in names:
         return True
     other = set(names - {OWN_DIRECTORY, "lock", LOST_AND_FOUND})
-    if other and other <= _BEGUN and read_settings(Opened(root)) is not None:
+    if other and other <= _BEGUN and StoreSettings.read(Opened(root)) is not None:
         other = {name for name in ("consumequeue", "index") if entry_names(f"{root}/{name}", missing_ok=True)}
     if other:
         found = ", ".join(sorted(other)[:8])
@@ -88,7 +88,7 @@ def create_store(
 def _create(root: str, settings: StoreSettings, timestamp: int, files: FileWrites) -> None:
     opened = Opened(root)
     files.make_directories(root, OWN_DIRECTORY)
-    files.replace(settings_path(opened), settings.to_json())
+    files.replace(StoreSettings.path(opened), settings.to_json())
     files.replace(f"{root}/{OWN_DIRECTORY}/broker.conf", settings.broker_conf())
     files.make_directories(root, "config")
     files.persist_config(
@@ -133,9 +133,9 @@ def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
         if (
             used
             or not is_store(root)
-            or read_journal(opened) is not None
-            or read_ledger(opened).last is not None
-            or read_ledger(opened).keys
+            or Journal.read(opened) is not None
+            or Ledger.read(opened).last is not None
+            or Ledger.read(opened).keys
         ):
             return False
         _clear(root, files)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from store_format.bookkeeping.identity import LogPlace, is_log_place, log_id_path
-from store_format.bookkeeping.journal import Journal, Writing, journal_path, state_of
+from store_format.bookkeeping.identity import LogPlace
+from store_format.bookkeeping.journal import Journal, State, Writing
 from store_format.commit.cluster import WRITE_IGNORING, is_begun
 from store_format.commit.staged_units import check_staged, check_times
 from store_format.commitlog.log import CommitLog
@@ -87,7 +87,7 @@ def _check_all_staged(opened: Opened, journal: Journal) -> None:
 
 def is_concluded(opened: Opened, journal: Journal) -> bool:
     """Whether all of the commit is done but the removal of the journal."""
-    return state_of(opened, journal).writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR)
+    return State.of(opened, journal).writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR)
 
 
 def refuse_incomplete(opened: Opened, journal: Journal, log: CommitLog) -> None:
@@ -131,7 +131,7 @@ def refuse_other_log(opened: Opened, journal: Journal, log: CommitLog) -> None:
         raise _other_log(opened, journal, journal.log_places[0], directories)
     if _has_other_bytes(journal, log):
         raise StoreNotFoundError(
-            f"{journal_path(opened)}: a commit of {journal.units} messages was interrupted, and is completed "
+            f"{Journal.path(opened)}: a commit of {journal.units} messages was interrupted, and is completed "
             f"only in its own commitlog: expected {', '.join(directories)} with the messages before physical "
             f"offset {journal.base}, found other bytes there. Nothing was changed. Restore the commitlog as "
             f"it was when the commit was interrupted. To go on without it, {_INTO}: the copy has what the "
@@ -147,7 +147,7 @@ def _is_placed(opened: Opened, journal: Journal, log: CommitLog) -> bool:
 
 
 def _is_there(opened: Opened, place: LogPlace, directories: tuple[str, ...]) -> bool:
-    return sum(is_log_place(opened, place, directory) for directory in directories) == 1
+    return sum(place.is_at(opened, directory) for directory in directories) == 1
 
 
 def _has_other_bytes(journal: Journal, log: CommitLog) -> bool:
@@ -177,12 +177,12 @@ def _other_log(
         expected = f"the commitlog directory with the id {place.id}, which was {place.path}"
         advice = (
             "Give that directory as commit_log_paths. If it was moved or copied to DIRECTORY, move or copy "
-            f"{log_id_path(place.path)}, which has the id, to DIRECTORY.rmqlog-id"
+            f"{LogPlace.id_path(place.path)}, which has the id, to DIRECTORY.rmqlog-id"
         )
     else:
         expected = f"{opened.path}/{place.path}"
         advice = "Give the commitlog's directories as when the commit began (commit_log_paths)"
     return StoreNotFoundError(
-        f"{journal_path(opened)}: a commit of {journal.units} messages was interrupted, and is completed "
+        f"{Journal.path(opened)}: a commit of {journal.units} messages was interrupted, and is completed "
         f"only in its own commitlog: expected {expected}, found {found}. Nothing was changed. {advice}"
     )

@@ -16,13 +16,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from store_format.bookkeeping.ledger import Ledger, noted_begins
-from store_format.bookkeeping.settings import (
-    StoreSettings,
-    is_queue_file_size_known,
-    read_settings,
-    settings_of,
-)
+from store_format.bookkeeping.ledger import GivenUp, Ledger
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
@@ -200,7 +195,7 @@ class LogComparison:
             filing=self.filing,
             on_placed=on_placed,
             is_part=self.is_part,
-            begins=noted_begins(self.source) | self.begins,
+            begins=GivenUp.known(self.source).queue_begins | self.begins,
         )
         if self.options.index:
             self._begin_index()
@@ -482,23 +477,23 @@ def settings_of_files(opened: Opened, log: CommitLog, options: RecoverOptions) -
     """
     name = opened.path.rstrip("/").rpartition("/")[2]
     try:
-        return settings_of(opened, log, name, options.settings)
+        return StoreSettings.of(opened, log, name, options.settings)
     except OptionError:
         listed = [file.path for file in list_index_files(f"{opened.path}/index")]
         for path in listed:
             with IndexFile.open(path) as file:
                 if file.geometry is not None:
-                    return settings_of(opened, log, name, options.settings, geometry=file.geometry)
+                    return StoreSettings.of(opened, log, name, options.settings, geometry=file.geometry)
         if options.settings is None and any(map(has_entries, listed)):
             raise
         given = options.settings or StoreSettings(name)
-        return settings_of(opened, log, name, options.settings, geometry=given.geometry)
+        return StoreSettings.of(opened, log, name, options.settings, geometry=given.geometry)
 
 
 def known_queue_file_size(opened: Opened, log: CommitLog, options: RecoverOptions) -> int | None:
     """The bytes of a consume queue file; None if the store does not show them."""
     known = options.settings if options.is_queue_size_given else None
-    known = known or read_settings(opened)
+    known = known or StoreSettings.read(opened)
     if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
         known = StoreSettings("")  # a broker with the default size for the log
     return _usual_file_size(opened, "simple", None if known is None else known.queue_file_size)
@@ -507,7 +502,7 @@ def known_queue_file_size(opened: Opened, log: CommitLog, options: RecoverOption
 def is_index_size_known(opened: Opened, log: CommitLog, options: RecoverOptions) -> bool:
     """Whether maxHashSlotNum and maxIndexNum are known without an index file."""
     is_default = log.file_size == StoreSettings("").mapped_file_size_commit_log
-    return options.settings is not None or is_default or read_settings(opened) is not None
+    return options.settings is not None or is_default or StoreSettings.read(opened) is not None
 
 
 def _usual_file_size(opened: Opened, kind: QueueKind, given: int | None) -> int | None:
@@ -574,7 +569,7 @@ class LockedStore:
         """How a writer compares the store with its log."""
         options = self.options
         is_given = options.settings is not None and options.is_queue_size_given
-        is_known = is_queue_file_size_known(self.opened, self.log, is_given)
+        is_known = StoreSettings.is_queue_file_size_known(self.opened, self.log, is_given)
         return RecoverOptions(
             index=index and options.message_index_enable,
             cut_after_damage=options.cut_after_damage,

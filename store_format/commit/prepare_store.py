@@ -5,21 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY
-from store_format.bookkeeping.journal import (
-    Writing,
-    abort_mark,
-    journal_path,
-    read_journal,
-    state_of,
-    write_abort_mark,
-)
-from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
-from store_format.bookkeeping.settings import (
-    broker_conf_of,
-    settings_of,
-    size_of_cut_file,
-)
+from store_format.bookkeeping.journal import Abort, Journal, State, Writing
+from store_format.bookkeeping.ledger import Ledger
+from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.commit.cluster import WRITE_IGNORING, note_begun
 from store_format.commit.journal_place import is_to_complete
 from store_format.commit.log_comparison import LockedStore
@@ -31,10 +19,9 @@ from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import sync_store
 from store_format.commitlog.log import CommitLog, open_log
 from store_format.errors import CorruptStoreError
-from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint, read_checkpoint
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.survey.gone import refuse_lost_log
 
 _log = logging.getLogger(__name__)
@@ -42,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 def _refuse_cut_file(opened: Opened, log: CommitLog) -> None:
     """Raises CorruptStoreError if the only commitlog file was cut off: the next would begin at its end."""
-    size = size_of_cut_file(opened, log)
+    size = StoreSettings.size_of_cut_file(opened, log)
     if size:
         file = log.files[0]
         raise CorruptStoreError(
@@ -65,7 +52,7 @@ def open_store(
     opened = Opened(root)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
     refuse_lost_log(opened, log)
-    journal = read_journal(opened)
+    journal = Journal.read(opened)
     begun = journal is not None and is_to_complete(
         opened, journal, log, ignore_missing=options.ignore_missing_stores, way_out=way_out
     )
@@ -73,32 +60,32 @@ def open_store(
         files.make_directories(root, "commitlog")
     files.make_directories(root, OWN_DIRECTORY)
     _refuse_cut_file(opened, log)
-    settings = settings_of(opened, log, root.rstrip("/").rpartition("/")[2], options.settings)
+    settings = StoreSettings.of(opened, log, root.rstrip("/").rpartition("/")[2], options.settings)
     held = LockedStore(
         opened, log, settings, replace(options, conf=broker_conf_of(opened, options.conf)), files
     )
     if journal is not None and not begun:
         # A cluster commit ended before every store had its journal: no store has published anything.
-        files.remove(journal_path(opened))
-        files.sync_directory(journal_path(opened).rpartition("/")[0])
+        files.remove(Journal.path(opened))
+        files.sync_directory(Journal.path(opened).rpartition("/")[0])
         remove_staging(opened, journal.staged, files)
     elif journal is not None:
         note_begun(opened, journal, files)
         roll_forward(replace(held, files=FileWrites(sync=journal.sync or options.sync)), journal)
         held = held.relisted()
-    if state_of(opened, None).writing is Writing.REPAIR:
+    if State.of(opened, None).writing is Writing.REPAIR:
         repair(held)
         # The store is complete now, but perhaps not flushed: as after an ASYNC commit.
-        write_abort_mark(opened, "recovered", files)
+        Abort.write_mark(opened, "recovered", files)
         held = held.relisted()
-    held = replace(held, ledger=read_ledger(opened))
-    if is_lost(read_bytes(ledger_path(opened))):
+    held = replace(held, ledger=Ledger.read(opened))
+    if Ledger.is_lost(opened):
         _log.warning(
             "%s: the ledger was lost with the power, and that of the last flush counts: a batch that was "
             "committed since is written again if its job runs again",
             root,
         )
-    if options.sync and abort_mark(opened):
+    if options.sync and Abort.read_mark(opened):
         _flush(held)
         files.remove(f"{root}/abort")
         files.sync_directory(root)

@@ -12,16 +12,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY
-from store_format.bookkeeping.journal import (
-    StoreState,
-    abort_mark,
-    read_journal,
-    store_state,
-    write_abort_mark,
-)
-from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, size_of_cut_file
+from store_format.bookkeeping.journal import Abort, Journal, StoreState
+from store_format.bookkeeping.ledger import Ledger
+from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.commit.cluster import RECOVER_IGNORING
 from store_format.commit.journal_place import is_given_up_in_copy, is_lost_with_power, will_complete
 from store_format.commit.log_comparison import RecoverOptions, known_queue_file_size
@@ -50,7 +43,7 @@ from store_format.files.read import FileCache, entry_names, list_store_files, st
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.names import SCHEDULE_TOPIC
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.read.store_root import broker_name_of
 from store_format.survey.gone import begun_again, refuse_lost_log
 from store_format.survey.log_end import find_readable_end
@@ -160,7 +153,7 @@ class RecoverPlan:
         return self._table(survey)
 
     def _refuse_running(self) -> None:
-        if store_state(self.opened) is StoreState.LIVE:
+        if StoreState.of(self.opened) is StoreState.LIVE:
             raise StoreInUseError(
                 f"{self.opened}: a broker has the store open; stop the broker, or copy the store first"
             )
@@ -170,7 +163,7 @@ class RecoverPlan:
             raise StoreInUseError(f"{self.opened}: the store changed {when}")
 
     def _commit_row(self) -> list[_Row]:
-        journal = read_journal(self.opened)
+        journal = Journal.read(self.opened)
         if journal is None:
             return []
         if self.options.into is not None:
@@ -270,7 +263,7 @@ def _identity_of_files(opened: Opened, options: RecoverOptions) -> object:
         found += [directory, *(file.path for file in files)]
     found += [file.path for file in list_index_files(f"{opened.path}/index")]
     found += [f"{opened.path}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
-    return [(path, stat_identity(path)) for path in found], read_journal(opened)
+    return [(path, stat_identity(path)) for path in found], Journal.read(opened)
 
 
 # ---- carrying it out ---------------------------------------------------------------------------------------
@@ -280,7 +273,7 @@ def _open_store_log(opened: Opened, options: RecoverOptions) -> CommitLog:
     directories = options.log_directories or (f"{opened.path}/commitlog",)
     log = CommitLog.open(directories, FileCache()) if options.salvage else open_log(directories)
     refuse_lost_log(opened, log)
-    return replace(log, whole_size=size_of_cut_file(opened, log, options.settings))
+    return replace(log, whole_size=StoreSettings.size_of_cut_file(opened, log, options.settings))
 
 
 def _carry_out_recovery(opened: Opened, options: RecoverOptions) -> RecoverySurvey:
@@ -289,7 +282,7 @@ def _carry_out_recovery(opened: Opened, options: RecoverOptions) -> RecoverySurv
     files.make_directories(opened.path, OWN_DIRECTORY)
     options = with_noted_sizes(opened, options)
     is_part = not (options.queues and options.index and options.topics is None)
-    if read_journal(opened) is not None or (is_part and abort_mark(opened) == ""):
+    if Journal.read(opened) is not None or (is_part and Abort.read_mark(opened) == ""):
         open_store(opened.path, _commit_options(options), files, way_out=RECOVER_IGNORING)
     survey = find_end(opened, _open_store_log(opened, options), options)
     if survey.refused is not None:
@@ -308,7 +301,7 @@ def _carry_out_into(survey: RecoverySurvey) -> RecoverySurvey:
     # The end stays that of the survey: bytes behind it may look like a message in a file of full length.
     survey.whole_in, survey.log = survey.log, _open_store_log(target, mine)
     if survey.holes:
-        fill_holes(survey.log, f"{target.path}/commitlog", read_ledger(source), survey.holes, files)
+        fill_holes(survey.log, f"{target.path}/commitlog", Ledger.read(source), survey.holes, files)
         mine = replace(mine, cut_after_damage=True)  # What can be read lies before the end now.
     survey.options = mine
     survey = carry_out(survey, files)
@@ -324,9 +317,9 @@ def _finish(survey: RecoverySurvey, files: FileWrites) -> None:
         options = replace(options, settings=survey.settings)
     if survey.is_crashed:
         # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
-        write_abort_mark(opened, "recovered", files)
+        Abort.write_mark(opened, "recovered", files)
         end_rebuild(opened)
-    if abort_mark(opened):
+    if Abort.read_mark(opened):
         open_store(opened.path, options, files)
     end_rebuild(opened)
     files.remove(sizes_path(opened))
@@ -335,7 +328,7 @@ def _finish(survey: RecoverySurvey, files: FileWrites) -> None:
 def _survey_of_copy(source: Opened, target: Opened, options: RecoverOptions) -> RecoverySurvey:
     """What a copy would get: the parts, the holes in the log that would be filled, the log's end."""
     log = _open_store_log(source, options)
-    journal = read_journal(source)
+    journal = Journal.read(source)
     if journal is not None and not is_given_up_in_copy(source, journal, log):
         raise StoreInUseError(
             f"{source}: a commit of rmqlog was interrupted, and only this store can complete it. Copy the "
@@ -352,7 +345,7 @@ def _survey_of_copy(source: Opened, target: Opened, options: RecoverOptions) -> 
         survey.holes = short_tails(log, survey.stop)
     holes = [(hole.start, hole.stop) for hole in survey.holes]
     survey.begins = begun_again(log, survey.queues, holes, is_copied=True)
-    check_holes(log, read_ledger(source), survey.holes)
+    check_holes(log, Ledger.read(source), survey.holes)
     return survey
 
 

@@ -24,17 +24,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY
-from store_format.bookkeeping.journal import StoreState, abort_mark, rebuild_path
-from store_format.bookkeeping.ledger import (
-    GivenUp,
-    Ledger,
-    LedgerEntry,
-    note_given_up,
-    read_given_up,
-    read_ledger,
-    write_ledger,
-)
+from store_format.bookkeeping.journal import Abort, StoreState, rebuild_path
+from store_format.bookkeeping.ledger import GivenUp, Ledger, LedgerEntry
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.log_comparison import (
     LockedStore,
@@ -70,7 +61,7 @@ from store_format.metadata.read import (
     read_topics,
 )
 from store_format.names import SCHEDULE_TOPIC, QueueKey
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.survey.fates import filed_topics, lost_topics, needs_config
 from store_format.survey.gone import (
     FULL,
@@ -274,7 +265,7 @@ class RecoverySurvey(LogComparison):
         """Entries lead to the messages, or to nothing behind the log's end, or the ledger ends their queues
         behind them, or no message has queue offsets between others.
         """
-        log, known = self.whole_in or self.log, read_given_up(self.source)
+        log, known = self.whole_in or self.log, GivenUp.read(self.source)
         self.is_torn = self.is_crashed and log.store_timestamp_at(self.end.offset) >= 0
         ranges = [(each.start, each.stop) for each in self.filled]
         ranges += [(each.file.start + each.start, each.file.start + each.stop) for each in self.damage]
@@ -328,7 +319,7 @@ def find_end(
     settings = settings_of_files(opened, log, options)
     size = known_queue_file_size(opened, log, options)
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
-    is_crashed = abort_mark(opened) == ""
+    is_crashed = Abort.read_mark(opened) == ""
     state = StoreState.CRASHED if is_crashed else StoreState.CLEAN
     queues = queues_in_log(opened, log, lambda _: None)  # the comparison reports others
     known = max(
@@ -338,7 +329,7 @@ def find_end(
     if is_crashed:
         end = end_after_crash(log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
     else:
-        end = end_of_clean_log(log, read_ledger(opened), known)
+        end = end_of_clean_log(log, Ledger.read(opened), known)
     filing = filing_behind(opened, log, state, end.start)
     survey = RecoverySurvey(
         opened=target, source=opened, log=log, start=log.min_offset, stop=end.offset, settings=settings,
@@ -398,7 +389,7 @@ class Built:
         if found.lacks_bytes:
             unnamed = ((*key, *each) for key, queue in found.compared.items() for each in queue.unnamed)
             lost = GivenUp((*unnamed, *self._before_first()))
-            note_given_up(found.opened, lost, files)
+            lost.add_to(found.opened, files)
             if lost.messages:
                 told = (
                     "%s: %s between others, of which neither the commitlog nor a queue shows more, given up"
@@ -567,13 +558,13 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
         noted += [(*key, *place) for place in places]
         if places and not places[0][0] and each.physical >= 0:
             begins.append((*key, min(each.physical, end.offset)))  # behind the end it may lead anywhere
-    note_given_up(opened, GivenUp(tuple(noted), fillers, tuple(begins)), files)
-    before = read_ledger(opened)
+    GivenUp(tuple(noted), fillers, tuple(begins)).add_to(opened, files)
+    before = Ledger.read(opened)
     ledger = before.with_given_up(
         lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)
     )
     if ledger != before:
-        write_ledger(opened, ledger, files)
+        ledger.write(opened, files)
     if opened != survey.source or survey.stop == log.min_offset:  # an empty log looks like one that was lost
         lower_checkpoint(opened, log, end)
     if opened != survey.source:
@@ -676,7 +667,7 @@ def lowered_levels(
 
 
 def sizes_path(opened: Opened) -> str:
-    return f"{opened.path}/{OWN_DIRECTORY}/recover.json"
+    return opened.own("recover.json")
 
 
 def _note_sizes(survey: RecoverySurvey, files: FileWrites) -> None:

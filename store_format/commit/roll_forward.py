@@ -11,14 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from store_format.bookkeeping.journal import (
-    Abort,
-    Journal,
-    Writing,
-    state_of,
-    write_crash_mark,
-    write_journal,
-)
+from store_format.bookkeeping.journal import Abort, Journal, State, Writing
 from store_format.commit.append_position import (
     WriterEnd,
     complete_queues,
@@ -58,7 +51,7 @@ def roll_forward(held: LockedStore, journal: Journal) -> None:
         held,
         options=replace(held.options, message_index_enable=journal.index, clock=lambda: journal.written_at),
     )
-    state = state_of(opened, journal)
+    state = State.of(opened, journal)
     if state.writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR):
         remove_journal(opened, files)
         remove_staging(opened, journal.staged, files)
@@ -70,7 +63,7 @@ def roll_forward(held: LockedStore, journal: Journal) -> None:
             "find. Run the job again",
             opened.path, journal.units,
         )  # fmt: skip
-        write_crash_mark(opened, files)
+        Abort.write_mark(opened, None, files)
         remove_journal(opened, files)
         remove_staging(opened, journal.staged, files)
         return
@@ -221,5 +214,5 @@ def _write_rest(held: LockedStore, journal: Journal, count: int, end: LogEnd) ->
         index_base=last_index_file(f"{opened.path}/index"),
         before=None if journal.before is None else bytes_before(log, end.offset, end.last_unit_offset),
     )
-    write_journal(opened, rest, files)
+    rest.write(opened, files)
     publish(Publication(opened, rest, log, files), files)

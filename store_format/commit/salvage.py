@@ -26,7 +26,6 @@ import pyarrow as pa
 
 from store_format.arrays.ranges import merged_ranges
 from store_format.bookkeeping.ledger import FILLER_TOPIC, Ledger
-from store_format.bookkeeping.settings import ends_with_crc_property
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.commitlog.write import BLANK_SIZE_MIN, LogFiles
@@ -163,7 +162,7 @@ def _time_before(log: CommitLog, offset: int) -> int:
 
 def check_holes(log: CommitLog, ledger: Ledger, holes: Iterable[Hole]) -> None:
     """Raises UnsupportedFormatError for a hole that is too small for a message: a broker would stop there."""
-    smallest = _filler(0, ends_with_crc_property(log, ledger)).offsets[-1]
+    smallest = _filler(0, ledger.ends_with_crc_property(log)).offsets[-1]
     for hole in holes:
         is_end = hole.stop % log.file_size == 0
         if not hole.record and hole.stop - hole.start < (BLANK_SIZE_MIN if is_end else smallest):
@@ -182,7 +181,7 @@ def fill_holes(
     A second call writes the same bytes.
     """
     log_files = LogFiles(log, [directory], log.file_size, files)
-    has_crc = ends_with_crc_property(log, ledger)
+    has_crc = ledger.ends_with_crc_property(log)
     for hole in holes:
         if hole.record:
             log_files.write(hole.start, hole.record.buffer)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.identity import StagedFile
-from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger
-from store_format.bookkeeping.settings import broker_conf_of, ends_with_crc_property
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.append_position import find_writer_end
 from store_format.commit.options import CommitOptions
@@ -55,7 +55,7 @@ def stage_messages(
             stage_columns(
                 writer,
                 messages,
-                crc_property=ends_with_crc_property(log, read_ledger(opened)),
+                crc_property=Ledger.read(opened).ends_with_crc_property(log),
                 tag_keys=options.tag_keys,
                 message_size_max=message_size_max,
                 delay_levels_ms=broker_conf_of(opened, options.conf).message_delay_levels_ms,
@@ -85,7 +85,7 @@ class WriteSession:
         )
 
     def ledger(self) -> Ledger:
-        return read_ledger(self.opened)
+        return Ledger.read(self.opened)
 
     def append(
         self,
@@ -111,7 +111,7 @@ class WriteSession:
         """The physical offsets that these messages get if the next append begins with them."""
         held = open_store(self.opened.path, self.options, self.files)
         end = find_writer_end(held)
-        crc_property = ends_with_crc_property(held.log, held.ledger)
+        crc_property = held.ledger.ends_with_crc_property(held.log)
         units = encode(messages, crc_property=crc_property, message_size_max=_COPY_SIZE_MAX)
         layout = LogLayout(end.offset, held.settings.mapped_file_size_commit_log)
         return layout.place(units.sizes)[0]
@@ -119,7 +119,7 @@ class WriteSession:
     def refused(self, messages: StoredMessages) -> dict[int, IllegalMessageError]:
         """The messages that `append` refuses for their topic or a size: the error by place."""
         held = open_store(self.opened.path, self.options, self.files)
-        crc_property = ends_with_crc_property(held.log, held.ledger)
+        crc_property = held.ledger.ends_with_crc_property(held.log)
         found: dict[int, IllegalMessageError] = {}
         ranges = [(0, len(messages))]
         while ranges:

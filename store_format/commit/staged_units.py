@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.bookkeeping.identity import RECORDS_SUFFIX, StagedFile, staging_path
+from store_format.bookkeeping.identity import RECORDS_SUFFIX, StagedFile
 from store_format.bookkeeping.journal import Journal
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, TIMES_SUFFIX, BlockSum
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
@@ -223,7 +223,7 @@ def remove_staging(opened: Opened, staged: Sequence[StagedFile], files: FileWrit
             files.remove(path)
         held = close_named(held)
         for write in dict.fromkeys(each.write for each in staged):
-            directory = staging_path(opened, write)
+            directory = StagedFile.directory(opened, write)
             for name in entry_names(directory, missing_ok=True):
                 if name.endswith(TIMES_SUFFIX):
                     files.remove(f"{directory}/{name}")

@@ -17,13 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
-from store_format.bookkeeping.identity import (
-    OWN_DIRECTORY,
-    RECORDS_SUFFIX,
-    STAGING,
-    StagedFile,
-    staging_path,
-)
+from store_format.bookkeeping.identity import RECORDS_SUFFIX, STAGING, StagedFile
 from store_format.errors import IllegalMessageError, StoreNotFoundError, StoreWriteError
 from store_format.files.write import FileWrites, WritableFile
 from store_format.index.updates import index_key_hashes
@@ -33,7 +27,7 @@ from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, Integers
 from store_format.message.one import head_offset
 from store_format.message.properties import PropertyTable, tags_codes
 from store_format.names import DELAY, DELAY_LEVELS_MS, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY, QueueKey
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _SUM_BLOCK = 1 << 16
@@ -135,7 +129,7 @@ class StagingWriter:
 
     def _make(self, opened: Opened) -> tuple[str, WritableFile, WritableFile]:
         """Tries again if a failed attempt has just removed the empty directory."""
-        directory = staging_path(opened, self._write)
+        directory = StagedFile.directory(opened, self._write)
         for attempt in range(_ATTEMPTS_MAX):
             try:
                 if self._makes_directory:

@@ -10,15 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY
-from store_format.bookkeeping.journal import (
-    Journal,
-    abort_mark,
-    journal_path,
-    ring_doorbell,
-    write_abort_mark,
-)
-from store_format.bookkeeping.ledger import drop_backup, read_ledger, write_ledger
+from store_format.bookkeeping.journal import Abort, Journal, ring_doorbell
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.publication import Publication, save_checkpoint
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import entry_names, list_directories, list_entries, list_store_files
@@ -26,7 +19,7 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.metadata.read import Checkpoint, config_path, loaded_bytes, read_checkpoint
 from store_format.metadata.values import TopicConfig, add_topics
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.survey.fates import topics_counter
 
 
@@ -39,7 +32,7 @@ def publish(publication: Publication, files: FileWrites) -> None:
     """
     opened, journal = publication.opened, publication.journal
     write_topics(opened, journal.new_topics, journal.written_at, files)
-    write_abort_mark(opened, journal.id, files)
+    Abort.write_mark(opened, journal.id, files)
     files.sync_directory(opened.path)
     publication.append_log()
     publication.write_queues()
@@ -54,15 +47,15 @@ def note_in_ledger(publication: Publication, files: FileWrites) -> None:
     ends = dict(zip(journal.queues, publication.queue_stops, strict=True))
     counter = topics_counter(opened) if journal.new_topics else None
     created = {} if counter is None else {name: (each, counter) for name, each in journal.new_topics.items()}
-    ledger = read_ledger(opened).with_entry(
+    ledger = Ledger.read(opened).with_entry(
         journal.key[0] if journal.key else None, publication.entry, ends, created
     )
-    write_ledger(opened, ledger, files)
+    ledger.write(opened, files)
 
 
 def conclude(opened: Opened, journal: Journal, files: FileWrites) -> None:
     """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` there."""
-    if journal.sync and abort_mark(opened) is not None:
+    if journal.sync and Abort.read_mark(opened) is not None:
         files.remove(f"{opened.path}/abort")
         files.sync_directory(opened.path)
     remove_journal(opened, files)
@@ -71,7 +64,7 @@ def conclude(opened: Opened, journal: Journal, files: FileWrites) -> None:
 def remove_journal(opened: Opened, files: FileWrites) -> None:
     """Removes the journal of a commit in the ledger. Readers see the batch now, so the doorbell rings."""
     # Not synced: a journal that a power loss brings back is in the ledger, and the next writer removes it.
-    files.remove(journal_path(opened))
+    files.remove(Journal.path(opened))
     ring_doorbell(opened, files)
 
 
@@ -80,12 +73,12 @@ def undo(publication: Publication, previous_mark: str | None, files: FileWrites)
     opened = publication.opened
     publication.log_files.clear_behind(publication.journal.base)
     if previous_mark:
-        write_abort_mark(opened, previous_mark, files)
+        Abort.write_mark(opened, previous_mark, files)
     else:
         files.remove(f"{opened.path}/abort")
     files.sync_directory(opened.path)
-    files.remove(journal_path(opened))
-    files.sync_directory(journal_path(opened).rpartition("/")[0])
+    files.remove(Journal.path(opened))
+    files.sync_directory(Journal.path(opened).rpartition("/")[0])
 
 
 # ---- checkpoint and topics ---------------------------------------------------------------------------------
@@ -116,7 +109,7 @@ def write_topics(opened: Opened, new_topics: Mapping[str, int], timestamp: int, 
     topics = [TopicConfig(name, number, number) for name, number in new_topics.items()]
     place, data = loaded_bytes(path)
     # A topics.json from before topics were created, as in a copy, is older than the ledger.
-    least = max((counter for _, counter in read_ledger(opened).created.values()), default=0)
+    least = max((counter for _, counter in Ledger.read(opened).created.values()), default=0)
     text = add_topics(data, topics, timestamp, place, least)
     if text is not None:
         files.make_directories(opened.path, "config")
@@ -155,4 +148,4 @@ def sync_store(opened: Opened, log: CommitLog, log_directories: tuple[str, ...],
                 own.sync(file)
     for directory in [*directories, opened.path]:
         files.sync_directory(directory)
-    drop_backup(opened, files)
+    Ledger.drop_backup(opened, files)

@@ -9,15 +9,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY
-from store_format.bookkeeping.ledger import GIVEN_UP, LEFT_OUT
+from store_format.bookkeeping.ledger import GivenUp, LeftOut
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.files import paths
 from store_format.files.paths import offset_file_name, symbolic_link
 from store_format.files.read import entry_names, is_directory, list_entries, open_view, read_bytes
 from store_format.files.write import FileWrites
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 
 _PIECE = 1 << 16
 _FILES = ("checkpoint", "abort")
@@ -30,7 +29,7 @@ _OWN_FILES = (
     "broker.conf",
     "services.json",
     "resent.json",
-    GIVEN_UP,
+    GivenUp.NAME,
 )
 _PREFIX = "timerwheel"  # and its snapshots
 _POP = "pop"  # what the consumers of groups have in flight, in logs beside empty files for locks
@@ -128,9 +127,9 @@ def _others(opened: Opened) -> Iterator[tuple[str, str, tuple[str, ...]]]:
             yield from ((entry.name, path, names) for path, names in _below(entry.path, (entry.name,)))
     for name in _OWN_FILES:
         if name in entry_names(f"{opened.path}/{OWN_DIRECTORY}", missing_ok=True):
-            yield OWN_DIRECTORY, f"{opened.path}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)
-    for name, ending in ((LEFT_OUT, ""), (_POP, ".log")):
-        for path, names in _below(f"{opened.path}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)):
+            yield OWN_DIRECTORY, opened.own(name), (OWN_DIRECTORY, name)
+    for name, ending in ((LeftOut.NAME, ""), (_POP, ".log")):
+        for path, names in _below(opened.own(name), (OWN_DIRECTORY, name)):
             if path.endswith(ending):
                 yield OWN_DIRECTORY, path, names
 

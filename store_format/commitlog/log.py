@@ -29,7 +29,14 @@ from store_format.files.client import StoredObject
 from store_format.files.paths import StoreFile, offset_file_name
 from store_format.files.read import FileCache, list_store_files, look_again
 from store_format.files.view import Buffers, FileView, FileWindow
-from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
+from store_format.layouts import (
+    CRC_PROPERTY_NAME,
+    CRC_PROPERTY_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    NAME_VALUE_SEPARATOR,
+    OFFSET_MAX,
+)
 from store_format.message.locate import Identity, UnitRefs, stored_offsets, stored_sizes
 from store_format.message.one import HEAD_SIZE_MAX, UnitKind, check_unit, read_head
 
@@ -42,6 +49,7 @@ STRAY_ADVICE = (
 BLOCK_SIZE = 1 << 16  # in which the log's last bytes are searched
 _LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
 _NEAR_BLOCKS = 16  # that are looked at together
+_CRC_PREFIX = CRC_PROPERTY_NAME + bytes([NAME_VALUE_SEPARATOR])
 _WORD_SIZE = 8  # total size and magic code of a message, never zero
 
 _Ints = NDArray[np.int64]
@@ -276,6 +284,16 @@ class CommitLog:
             verify_crc=False,
         )
         return check.kind is UnitKind.OK
+
+    def has_crc_property_before(self, offset: int) -> bool:
+        """Whether the unit that ends at the physical offset ends in the CRC property.
+
+        False behind the BLANK of a full file, which hides the property.
+        """
+        try:
+            return self.read(offset - CRC_PROPERTY_SIZE, len(_CRC_PREFIX)) == _CRC_PREFIX
+        except StoreError:  # The file was deleted, or the offset is the first of a file.
+            return False
 
     def walk(
         self, start: int, stop: int | None = None, *, verify_crc: bool = False, resync: bool = False

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from threading import get_ident
 
-from store_format.bookkeeping.journal import StoreState, read_commit_state, store_state
+from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.log_comparison import (
     RecoverOptions,
@@ -78,7 +78,7 @@ def diagnose(
     names = entry_names(root)  # raises where the root cannot be listed
     if names and "commitlog" not in names and not commit_log_paths and not looks_like_store(names):
         refuse_root(root, names)
-    state = store_state(opened)
+    state = StoreState.of(opened)
     check_state(findings, opened, state)
     check_formats(findings, opened)
     check_config(findings, opened)
@@ -260,7 +260,7 @@ def _judged_as(
 def _hidden_commit(opened: Opened) -> int | None:
     """The physical offset where an incomplete commit begins, which readers do not pass; None without one."""
     try:
-        return read_commit_state(opened).base
+        return CommitState.read(opened).base
     except CorruptStoreError:  # check_commits has reported the file
         return None
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from store_format.bookkeeping.settings import size_of_cut_file
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
 from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
 from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, Findings
@@ -110,7 +110,7 @@ def usable_log(
         findings.add("info", empty.path, 0, "a file with content", "an empty last file", advice)
     size = _likely_size(files)
     with suppress(CorruptStoreError):  # a bad store.json: a write reports the file
-        size = size_of_cut_file(opened, _log_of(files, directories)) or size
+        size = StoreSettings.size_of_cut_file(opened, _log_of(files, directories)) or size
     kept: list[StoreFile] = []
     unplaced = 0
     for file in files:

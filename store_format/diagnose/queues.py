@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import StoreState
-from store_format.bookkeeping.ledger import GivenUp, noted_begins, read_given_up
+from store_format.bookkeeping.ledger import GivenUp
 from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -165,7 +165,7 @@ class QueueCheck:
             batch |= batch_topics(opened)
         self._dispatch = Dispatch({}, {}, batch, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
-        begins = noted_begins(opened)
+        begins = GivenUp.known(opened).queue_begins
         with suppress(StoreError):  # `queue_directories` reports what is no queue
             queues = queues_in_log(opened, log, lambda _: None)
             begins |= begun_again(log, queues)
@@ -330,7 +330,7 @@ class QueueCheck:
 
     def _given_up(self) -> GivenUp:
         with suppress(CorruptStoreError):  # another check reports the file
-            return read_given_up(self._opened)
+            return GivenUp.read(self._opened)
         return GivenUp()
 
     def _report_ahead(self, ends: Mapping[QueueKey, int]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from store_format.bookkeeping.journal import StoreState, abort_mark, journal_path, read_journal
-from store_format.bookkeeping.ledger import GivenUp, is_lost, ledger_path, read_given_up, read_ledger
+from store_format.bookkeeping.journal import Abort, Journal, StoreState
+from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commit.committed_batch import damage_with
 from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.log import CommitLog
@@ -122,7 +122,7 @@ def check_state(findings: Findings, opened: Opened, state: StoreState) -> None:
     if state is StoreState.CRASHED:
         expected, found = "no abort file while nobody holds the lock", "one: the broker was killed"
         findings.add("warning", f"{opened.path}/abort", 0, expected, found, _CRASH_ADVICE)
-    if state is StoreState.CLEAN and abort_mark(opened):
+    if state is StoreState.CLEAN and Abort.read_mark(opened):
         expected = "no abort file before a broker starts"
         found = "one: commits with ASYNC_FLUSH are not flushed, or a commit was broken off"
         findings.add("info", f"{opened.path}/abort", 0, expected, found, _UNFLUSHED_ADVICE)
@@ -146,7 +146,7 @@ def check_commits(findings: Findings, opened: Opened, log: CommitLog) -> GivenUp
     Returns what earlier recoveries gave up.
     """
     try:
-        journal = read_journal(opened)
+        journal = Journal.read(opened)
         if journal is not None:
             expected = "no commit that was broken off"
             found = f"one of {journal.units} messages from physical offset {journal.base} on"
@@ -157,20 +157,20 @@ def check_commits(findings: Findings, opened: Opened, log: CommitLog) -> GivenUp
                     advice = _LOST_STAGING_ADVICE if is_unstaged else _DROPPED_ADVICE
             except StoreError as error:
                 advice = f"The next writer refuses, and until then readers see none of its messages: {error}"
-            findings.add("warning", journal_path(opened), 0, expected, found, advice)
-        elif stat_identity(journal_path(opened)) is not None:
+            findings.add("warning", Journal.path(opened), 0, expected, found, advice)
+        elif stat_identity(Journal.path(opened)) is not None:
             expected, found = "the journal of a commit", "a file whose bytes were not written"
-            findings.add("warning", journal_path(opened), 0, expected, found, _LOST_JOURNAL_ADVICE)
-        ledger, given_up = read_ledger(opened), read_given_up(opened)
-        if is_lost(read_bytes(ledger_path(opened))):
+            findings.add("warning", Journal.path(opened), 0, expected, found, _LOST_JOURNAL_ADVICE)
+        ledger, given_up = Ledger.read(opened), GivenUp.read(opened)
+        if Ledger.is_lost(opened):
             expected, found = "the ledger of the last commit", "a file whose bytes were not written"
-            findings.add("warning", ledger_path(opened), 0, expected, found, _OLD_LEDGER_ADVICE)
+            findings.add("warning", Ledger.path(opened), 0, expected, found, _OLD_LEDGER_ADVICE)
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)
         return GivenUp()
     for report in ledger.reports(log, damage_with):
         expected = "every committed batch in the log"
-        findings.add("damage", ledger_path(opened), 0, expected, report, _LEDGER_ADVICE, kind=report)
+        findings.add("damage", Ledger.path(opened), 0, expected, report, _LEDGER_ADVICE, kind=report)
     return given_up
 
 

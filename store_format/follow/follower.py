@@ -21,13 +21,7 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from store_format.bookkeeping.journal import (
-    CommitState,
-    StoreState,
-    committed_end,
-    doorbell_path,
-    read_commit_state,
-)
+from store_format.bookkeeping.journal import CommitState, StoreState, doorbell_path
 from store_format.commitlog.log import CommitLog, written_stop
 from store_format.consumequeue.files import FOLDERS
 from store_format.consumequeue.slices import QueueRange
@@ -177,7 +171,7 @@ class StoreFollower:
         store = self.store
         return _Signs(
             store.state,
-            read_commit_state(store.opened),
+            CommitState.read(store.opened),
             tuple(stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()),
             tuple(stat_identity(path) for path in store.commit_log_paths),
             stat_identity(f"{store.path}/lock"),
@@ -407,9 +401,9 @@ class StoreFollower:
                 if news is None
                 else self._ends(self._pending | news.queues, signs.state, stop, is_first=size_max is None)
             )
-            if read_commit_state(self.store.opened) == signs.commit:
+            if CommitState.read(self.store.opened) == signs.commit:
                 return news, ends, left
-            stop = committed_end(self.store.opened)
+            stop = CommitState.committed_end(self.store.opened)
             self._list_log(signs.state)
         # Less than everything, because of damage or of new files, could be a part of a commit.
         is_part = news is not None and stop is not None and news.end < stop
@@ -562,9 +556,9 @@ def _find_start(store: Store, log: CommitLog, signs: _Signs, known: int | None) 
     else:
         places = sorted({*begun, _place_of_queue(store, log, signs.state)} - {-1})
     found = _start_before_end(log, places, signs.commit.base)
-    if read_commit_state(store.opened) == signs.commit:
+    if CommitState.read(store.opened) == signs.commit:
         return found
-    return _start_before_end(log, places, committed_end(store.opened))
+    return _start_before_end(log, places, CommitState.committed_end(store.opened))
 
 
 def _start_before_end(log: CommitLog, places: list[int], stop: int | None) -> tuple[int, int]:

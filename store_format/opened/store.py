@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from store_format.files.paths import is_remote
 
+OWN_DIRECTORY = ".rmqlog"  # brokers ignore it
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -20,6 +22,10 @@ class Opened:
     def is_remote(self) -> bool:
         """Whether the store lies on object storage or HDFS."""
         return is_remote(self.path)
+
+    def own(self, name: str) -> str:
+        """The path of a file or directory of this project in the store."""
+        return f"{self.path}/{OWN_DIRECTORY}/{name}"
 
     def __str__(self) -> str:
         return self.path

@@ -30,7 +30,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names, shown
@@ -43,7 +42,7 @@ from store_format.message.encode import TOPIC_V1_LENGTH_MAX
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.values import OrderInfo
 from store_format.names import QueueKey, pop_retry_topic
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.pop.broker_in_flight import BrokerInFlight
 from store_format.pop.records import (
     CHECKSUM_SIZE,
@@ -194,12 +193,12 @@ def in_flight_directory(opened: Opened, group: str, topic: str) -> str:
                 f"{kind}: expected letters, digits and any of % | - _ (at most "
                 f"{255 if kind == 'group' else TOPIC_V1_LENGTH_MAX}), found {name[:100]!r}"
             )
-    return f"{opened.path}/{OWN_DIRECTORY}/pop/{group}/{topic}"
+    return opened.own(f"pop/{group}/{topic}")
 
 
 def in_flight_logs(opened: Opened) -> list[tuple[str, str]]:
     """(group, topic) of each in-flight log in the store, sorted."""
-    base = f"{opened.path}/{OWN_DIRECTORY}/pop"
+    base = opened.own("pop")
     return sorted(
         (group, topic)
         for group in entry_names(base, missing_ok=True)

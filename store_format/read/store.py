@@ -18,14 +18,8 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from store_format.bookkeeping.journal import (
-    StoreState,
-    committed_end,
-    read_commit_state,
-    rebuild_state,
-    store_state,
-)
-from store_format.bookkeeping.ledger import noted_begins
+from store_format.bookkeeping.journal import CommitState, StoreState, rebuild_state
+from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
@@ -138,8 +132,8 @@ class Store:
 
     @property
     def state(self) -> StoreState:
-        """Clean, live or crashed at this moment; see `bookkeeping.journal.store_state`."""
-        return store_state(self.opened)
+        """Clean, live or crashed at this moment; see `StoreState.of`."""
+        return StoreState.of(self.opened)
 
     def time_at(self, physical_offset: int) -> int:
         """The store time in ms of the message at a physical offset; -1 if `pass_over` skips its file."""
@@ -265,7 +259,7 @@ class Store:
         Without the queues of deleted topics (`deleted_until`), and light queues that no broker makes.
         """
         warn_of_other_files(self, select)
-        before = read_commit_state(self.opened)
+        before = CommitState.read(self.opened)
         log, state = self.log.relisted(), self.state
         is_live = state is StoreState.LIVE
         stop = find_log_end(self.opened, log, state)
@@ -277,14 +271,14 @@ class Store:
             is_deleted = deleted(topic) >= (OFFSET_MAX if stop is None else stop)
             return select(topic) and not is_deleted and (has_light or not is_light_queue(topic))
 
-        begins = noted_begins(self.opened)
+        begins = GivenUp.known(self.opened).queue_begins
         look = partial(queues_of_log, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
         found = look(log, stop=stop)
         if not is_live and any(queue.claims.left for queue in found.queues.values()):
             found = look(log, stop=stop, filing=filing_behind(self.opened, log, state))
         # a commit made progress meanwhile: survey what was complete before
-        if read_commit_state(self.opened) != before:
-            found = look(self.log.relisted(), stop=committed_end(self.opened))
+        if CommitState.read(self.opened) != before:
+            found = look(self.log.relisted(), stop=CommitState.committed_end(self.opened))
         self._lost.warn_of_hidden(self, found.queues)
         return found
 

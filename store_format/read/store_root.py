@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from store_format.bookkeeping.settings import read_settings, settings_path
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import first_names, shown
@@ -44,16 +44,16 @@ def broker_name_of(opened: Opened) -> str:
         topics = filter(lambda topic: topic.startswith(SYNC_MEMBER_PREFIX), known_topics(opened) or ())
         names = [topic.removeprefix(SYNC_MEMBER_PREFIX) for topic in topics]
     except StoreError:
-        if read_settings(opened) is None:
+        if StoreSettings.read(opened) is None:
             raise
-    if len(names) != 1 and (settings := read_settings(opened)) is not None:
+    if len(names) != 1 and (settings := StoreSettings.read(opened)) is not None:
         return settings.broker_name
     return names[0] if names else paths.base_name(opened.path)
 
 
 def has_config(opened: Opened) -> bool:
     """Whether a file of the store names its broker; a broker writes topics.json with its first message."""
-    return any(exists(path) for path in (settings_path(opened), config_path(opened, "topics.json")))
+    return any(exists(path) for path in (StoreSettings.path(opened), config_path(opened, "topics.json")))
 
 
 def log_directories(opened: Opened, commit_log_paths: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.bookkeeping.journal import StoreState, read_commit_state
+from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
@@ -337,10 +337,10 @@ def _by_key(store: Store, choice: MessageChoice, how: How) -> Found:
     After a crash, nothing after the log's valid end counts, and no index file that a broker would delete when
     it starts.
     """
-    before = read_commit_state(store.opened)
+    before = CommitState.read(store.opened)
     found = _search(store, choice, how if before.base is None else replace(how, use_index=False))
     # While our commit writes index entries, slots point to entries that the header does not count yet.
-    unchanged = read_commit_state(store.opened) == before
+    unchanged = CommitState.read(store.opened) == before
     return found if unchanged else _search(store, choice, replace(how, use_index=False))
 
 

@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.journal import read_journal
-from store_format.bookkeeping.ledger import Ledger, given_up_ranges, ledger_path, noted_begins, read_ledger
+from store_format.bookkeeping.journal import Journal
+from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import Claims, Filing, find_entries
 from store_format.consumequeue.files import FOLDERS, QueueBounds, QueueKind, can_be_queue, has_rocksdb_queues
@@ -203,15 +203,15 @@ def last_commit_ends(opened: Opened, log: CommitLog, log_end: int = OFFSET_MAX) 
 
 
 def known_ledger(opened: Opened) -> Ledger:
-    """`read_ledger`, at the cost of one stat while the file stays as it is."""
-    identity = stat_identity(ledger_path(opened))
+    """`Ledger.read`, at the cost of one stat while the file stays as it is."""
+    identity = stat_identity(Ledger.path(opened))
     return Ledger() if identity is None else _ledger_of(opened, identity)
 
 
 @lru_cache(maxsize=8)
 def _ledger_of(opened: Opened, identity: object) -> Ledger:
     """The ledger of many queues takes milliseconds to read."""
-    return read_ledger(opened)
+    return Ledger.read(opened)
 
 
 def committed_ends(opened: Opened) -> dict[QueueKey, KnownEnd]:
@@ -383,7 +383,7 @@ def _begins(
 
     Without the queues whose files show no entry.
     """
-    begins, noted = dict[QueueKey, int](), noted_begins(opened)
+    begins, noted = dict[QueueKey, int](), GivenUp.known(opened).queue_begins
     for queue in filed_queues(opened, select):
         key, bounds = queue.key, None
         with suppress(StoreError):
@@ -457,7 +457,7 @@ def deleted_until(opened: Opened) -> Callable[[str], int]:
     """
     try:
         topics = known_topics(opened)
-        journal = read_journal(opened)
+        journal = Journal.read(opened)
     except CorruptStoreError:  # who needs the file raises the error
         return lambda topic: 0
     if not topics or has_rocksdb_config(opened):  # a broker's topics.json is never empty
@@ -544,7 +544,7 @@ def lost_topics(opened: Opened, named: Collection[QueueKey] = ()) -> dict[str, i
     if known and not known.is_backup:
         return missing
     numbers = missing | filed_topics(opened, needs_config)
-    for topic, queue_id in {*named, *given_up_ranges(opened)}:
+    for topic, queue_id in {*named, *GivenUp.known(opened).ranges}:
         if needs_config(topic):
             numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
     return {topic: number for topic, number in numbers.items() if topic not in (known or ())}

@@ -22,8 +22,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from store_format.bookkeeping.journal import StoreState, abort_mark, read_journal
-from store_format.bookkeeping.ledger import given_up_ranges, read_given_up, read_ledger
+from store_format.bookkeeping.journal import Abort, Journal, StoreState
+from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commitlog.log import CommitLog, first_byte, written_stop
 from store_format.commitlog.walk import EndKind, UnitRun
 from store_format.consumequeue.dispatch import Filing
@@ -244,7 +244,7 @@ def gone_by_ledger(opened: Opened, log: CommitLog, ends: Callable[[], Mapping[Qu
     has given up.
     """
     known = _ends_of_lost_commit(opened, log)
-    there, given_up = (ends(), given_up_ranges(opened)) if known else ({}, {})
+    there, given_up = (ends(), GivenUp.known(opened).ranges) if known else ({}, {})
     found = []
     for key, stop in sorted(known.items()):
         low = there.get(key, 0) or stop
@@ -272,7 +272,7 @@ def given_up_places(opened: Opened, log: CommitLog, queues: Iterable[QueueBounds
     Before the first message of a queue only where the log begins at 0: retention has deleted nothing there.
     A place that a broker has given to another message since has an entry, or the log has the message.
     """
-    noted = read_given_up(opened)
+    noted = GivenUp.read(opened)
     if not noted.messages:
         return []
     simple = (queue for queue in queues if queue is not None and queue.kind == "simple")
@@ -467,7 +467,7 @@ def find_lost_log(opened: Opened, log: CommitLog) -> LostLog | None:
     """
     if _may_be_whole(opened, log) or dledger_logs(opened):
         return None
-    journal = read_journal(opened)
+    journal = Journal.read(opened)
     if journal is not None and not journal.base:
         return None  # The first commit was broken off: it is completed from byte 0 of the log.
     known = _known_messages(opened)
@@ -484,7 +484,7 @@ def _may_be_whole(opened: Opened, log: CommitLog) -> bool:
     if not log.files:
         return False
     try:
-        if log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(opened) == "":
+        if log.min_offset or any(log.read(0, _HEAD_SIZE)) or Abort.read_mark(opened) == "":
             return True
         return any(first_byte(file, log.cache) is not None for file in log.files)
     except StoreError:  # who needs the file raises the error
@@ -493,7 +493,7 @@ def _may_be_whole(opened: Opened, log: CommitLog) -> bool:
 
 def _known_messages(opened: Opened) -> str | None:
     """A clause about the messages that other files of the store know of; None when they know of none."""
-    last = read_ledger(opened).last
+    last = Ledger.read(opened).last
     if last is not None and last.last_size and not last.given_up:
         return f"{opened.path}/.rmqlog/ledger.json has commits up to physical offset {last.stop}"
     for queue in list_queues(opened, lambda _: True):

@@ -60,8 +60,8 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.journal import StoreState, abort_mark
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.journal import Abort, StoreState
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commitlog.log import BLOCK_SIZE, CommitLog, written_stop
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.dispatch import find_entries
@@ -461,7 +461,7 @@ def goes_on_to(opened: Opened, log: CommitLog, physical_offset: int) -> bool:
 def knows_more(opened: Opened, last: LastUnit) -> bool:
     """Whether the checkpoint, the index or our ledger knows of a message behind the last whole one."""
     run = _BrokerRun.read(opened, is_live=False)
-    checkpoint, ours = run.checkpoint, read_ledger(opened).last
+    checkpoint, ours = run.checkpoint, Ledger.read(opened).last
     known = max(run.indexed, checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset)
     is_later = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) > last.timestamp
     return known > last.offset or is_later or (ours is not None and ours.stop > last.stop)
@@ -489,7 +489,7 @@ class _BrokerRun:
 
     @staticmethod
     def read(opened: Opened, *, is_live: bool) -> _BrokerRun:
-        is_live = is_live and abort_mark(opened) == ""  # else our own commit holds the lock
+        is_live = is_live and Abort.read_mark(opened) == ""  # else our own commit holds the lock
         # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
         # leave it as it is.
         status = file_status(f"{opened.path}/lock")
@@ -538,7 +538,7 @@ class _BrokerRun:
 
     def _is_ours(self, log: CommitLog, last: LastUnit) -> bool:
         with suppress(StoreError):
-            ours = read_ledger(self.opened).last
+            ours = Ledger.read(self.opened).last
             return ours is not None and ours.last_offset == last.offset and ours.damage(log) is None
         return False
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.journal import StoreState
-from store_format.bookkeeping.ledger import given_up_ranges, noted_begins
+from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, Filing, MissingEntries, find_entries
@@ -160,7 +160,9 @@ def completed_queues(
     ends: Mapping[QueueKey, int] = {}
     if end is not None and not end.remains:
         ends = last_commit_ends(opened, log, end.offset)
-        begins = noted_begins(opened)  # of queues that may have been created again since the commit
+        begins = GivenUp.known(
+            opened
+        ).queue_begins  # of queues that may have been created again since the commit
         short = {
             key: max(queue.bounds.last_physical_offset, log.min_offset, begins.get(key, 0))
             for key, queue in (queues.items() if ends else ())
@@ -183,7 +185,7 @@ def completed_queues(
     done, gaps = _with_tail(
         log, queues, tail, doubtful, missing,
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
-        given_up_ranges(opened),
+        GivenUp.known(opened).ranges,
     )  # fmt: skip
     changed = [key for key, queue in done.items() if queue.extra and key not in gaps]
     _warn_once(opened, log, _LACK, changed)

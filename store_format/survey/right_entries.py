@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units, merged_ranges
-from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.journal import Abort
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
@@ -568,7 +568,7 @@ class Contradictions:
 
     def _is_built(self, key: QueueKey) -> bool:
         """Whether a broker that starts after a crash makes the queue, of the messages that claim it."""
-        is_crashed = can_be_queue(*key) and abort_mark(self.opened) == ""
+        is_crashed = can_be_queue(*key) and Abort.read_mark(self.opened) == ""
         return is_crashed and not list_store_files(
             FiledQueue.of(self.opened, *key).directory, irregular=lambda _: None
         )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
+from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog, expect_end
 from store_format.consumequeue.files import (
@@ -98,15 +98,15 @@ def take_snapshot(
     be read is `refused`, as by `list_queues`. Raises StoreNotFoundError for a lost commitlog.
     """
     if log.held is not None:
-        return _recovered(opened, log, select, refused, read_commit_state(opened).base)
-    before = read_commit_state(opened)
+        return _recovered(opened, log, select, refused, CommitState.read(opened).base)
+    before = CommitState.read(opened)
     if state is StoreState.CRASHED and not before.is_own:
         refuse_lost_log(opened, log)
         return _recovered(opened, log, select, refused)
     taken = _taken(opened, log, state, select, refused, before.base)
-    if read_commit_state(opened) == before:
+    if CommitState.read(opened) == before:
         return taken
-    return _taken(opened, log, state, select, refused, committed_end(opened))
+    return _taken(opened, log, state, select, refused, CommitState.committed_end(opened))
 
 
 def _taken(
@@ -412,7 +412,7 @@ def find_log_end(opened: Opened, log: CommitLog, state: StoreState) -> int | Non
     an old recovery follow: whole messages, or a part of one. `take_snapshot` finds the same end, with the
     queues. Raises StoreNotFoundError for a lost commitlog.
     """
-    before = read_commit_state(opened)
+    before = CommitState.read(opened)
     if log.held is not None:
         _, readable = ends_after_crash(
             opened, log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
@@ -426,9 +426,9 @@ def find_log_end(opened: Opened, log: CommitLog, state: StoreState) -> int | Non
         warn_once(opened, log.cache, readable)
         return readable.offset
     end = before.base if before.base is not None else _end_before_remains(opened, log, state)
-    if read_commit_state(opened) == before:
+    if CommitState.read(opened) == before:
         return end
-    committed = committed_end(opened)
+    committed = CommitState.committed_end(opened)
     return committed if committed is not None else _end_before_remains(opened, log, state)
 
 

@@ -21,8 +21,8 @@ from typing import Protocol
 
 import numpy as np
 
-from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
-from store_format.bookkeeping.ledger import noted_begins
+from store_format.bookkeeping.journal import CommitState, StoreState
+from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog, written_stop
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues, place_in_files
 from store_format.consumequeue.slices import QueueRange
@@ -491,13 +491,13 @@ def _queues_in_windows(
     `topics` with LMQ_PREFIX are all light queues, and None all topics. `window` is the number of bytes read
     at each end, and before each of the ascending physical offsets `firsts`; None reads the whole log.
     """
-    before = read_commit_state(store.opened)
+    before = CommitState.read(store.opened)
     stop = taken.log_end if before.base is None else before.base
     found = _queues_in(store, taken, topics, window, stop, firsts)
-    if read_commit_state(store.opened) == before:
+    if CommitState.read(store.opened) == before:
         return found
     # a commit made progress meanwhile: only what was complete before
-    return _queues_in(store, taken, topics, window, committed_end(store.opened), firsts)
+    return _queues_in(store, taken, topics, window, CommitState.committed_end(store.opened), firsts)
 
 
 def _queues_in(
@@ -509,7 +509,7 @@ def _queues_in(
     firsts: Sequence[int],
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
-    is_live, begins = taken.state is StoreState.LIVE, noted_begins(store.opened)
+    is_live, begins = taken.state is StoreState.LIVE, GivenUp.known(store.opened).queue_begins
     high = log.stop if stop is None else stop
     if window is None:
         return queues_of_log(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pyarrow as pa
 
-from store_format.bookkeeping.ledger import read_counters
+from store_format.bookkeeping.ledger import ServiceCounters
 from store_format.display.columns import (
     BROKER,
     LONG,
@@ -72,7 +72,7 @@ SERVICES_COLUMNS = (
 
 def services(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each service of rmqlog that has done something on the store, by name."""
-    counters = sorted((read_counters(store.opened) or {}).items())
+    counters = sorted((ServiceCounters.read_all(store.opened) or {}).items())
     return batches_of(
         SERVICES_COLUMNS,
         (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import log_id_path
+from store_format.bookkeeping.identity import LogPlace
 from store_format.commit.options import CommitOptions
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import ProgramError
@@ -23,7 +23,7 @@ def test_an_id_beside_the_commitlog_stops_no_broker(
     root, log = make_store(tmp_path / "store"), tmp_path / "log"
     shutil.move(root / "commitlog", log)
     append(root, numbered("T", 0, 300), options=CommitOptions(log_directories=(str(log),)))
-    for path in (log, Path(log_id_path(str(log)))):
+    for path in (log, Path(LogPlace.id_path(str(log)))):
         path.rename(root / path.name.replace("log", "commitlog", 1))
     assert (root / "commitlog.rmqlog-id").exists()
     assert len(rocketmq(version).open_store(root, start=True).messages) == 300

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.journal import read_commit_state, read_journal
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.journal import CommitState, Journal
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.abandoned_staging import collect
 from store_format.opened.store import Opened
 from tests.support.oracle import build_index_files
@@ -113,11 +113,11 @@ class _Query:
 
 def _killed_sometime(query: _Query, seconds: float) -> None:
     """From outside, so long after the first commit of this run."""
-    before = read_ledger(Opened(str(query.store)))
+    before = Ledger.read(Opened(str(query.store)))
     process = query.start()
     try:
         deadline = time.monotonic() + _TIMEOUT_S
-        while read_ledger(Opened(str(query.store))) == before and time.monotonic() < deadline:
+        while Ledger.read(Opened(str(query.store))) == before and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(seconds)
         assert process.poll() is None, (query.directory / "log").read_text()
@@ -144,16 +144,16 @@ def test_a_query_that_is_killed_again_and_again_writes_all_once(
             write(spark, tmp_path)
             query.forget(0)
         assert query.batches("offsets") - query.batches("commits") == {0}
-        assert [entry.number for entry in read_ledger(Opened(root)).keys.values()] == [0]
-        assert read_journal(Opened(root)) is None
+        assert [entry.number for entry in Ledger.read(Opened(root)).keys.values()] == [0]
+        assert Journal.read(Opened(root)) is None
         query.more(2)
         kills = ("new torn pwrite /consumequeue/", "again torn pwrite /index/")
         for kill in kills if whole else kills[:1]:
             query.run(kill)
             assert query.reports()[-1]["killed"] == "pwrite"
             assert query.batches("offsets") - query.batches("commits") == {1}
-            assert read_journal(Opened(root)) is not None
-            assert read_commit_state(Opened(root)).base is not None  # readers are kept from what is behind it
+            assert Journal.read(Opened(root)) is not None
+            assert CommitState.read(Opened(root)).base is not None  # readers are kept from what is behind it
             time.sleep(1)  # the reader looks at it
         if whole:
             query.more(8)

@@ -419,12 +419,12 @@ _BROKER_GONE_MS = 1_795_244_400_000  # the times of some messages in flight have
 
 
 def _make_broker_popped(root: Path) -> None:
-    from store_format.bookkeeping.settings import settings_path
+    from store_format.bookkeeping.settings import StoreSettings
     from tests.support import goldens
     from tests.support.staged import settings_from
 
     goldens.unpack("pop-5.5.0", root)
-    path = Path(settings_path(Opened(str(root))))  # a torn index file does not prove its sizes
+    path = Path(StoreSettings.path(Opened(str(root))))  # a torn index file does not prove its sizes
     path.parent.mkdir()
     path.write_bytes(settings_from(goldens.config("pop-5.5.0")).to_json())
 

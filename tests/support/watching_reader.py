@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from store_format import MessageStore
-from store_format.bookkeeping.journal import read_commit_state
+from store_format.bookkeeping.journal import CommitState
 from store_format.errors import StoreNotFoundError
 from store_format.opened.store import Opened
 
@@ -60,7 +60,7 @@ def watching(root: Path, rows: int) -> Iterator[dict[str, int]]:
 def main(root: Path, rows: int) -> None:
     looks, hidden, before = 0, 0, Counter[str]()
     while not select.select([sys.stdin], [], [], _PAUSE_SECONDS)[0]:
-        is_hidden = read_commit_state(Opened(str(root))).base is not None
+        is_hidden = CommitState.read(Opened(str(root))).base is not None
         try:
             found = look(root)
         except StoreNotFoundError:
@@ -72,7 +72,7 @@ def main(root: Path, rows: int) -> None:
         assert batches.keys() >= before.keys(), f"gone: {before - batches}"
         before = batches
         looks += 1
-        hidden += is_hidden and read_commit_state(Opened(str(root))).base is not None
+        hidden += is_hidden and CommitState.read(Opened(str(root))).base is not None
     print(json.dumps({"looks": looks, "hidden": hidden, "batches": len(before)}))
 
 

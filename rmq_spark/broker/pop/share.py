@@ -34,7 +34,7 @@ from rmq_spark.consume.consumer import check_group
 from rmq_spark.consume.group.directory import PopLease, live_clients, live_topics
 from rmq_spark.consume.group.offset_mirror import PopOffsetMirror, opened
 from rmq_spark.produce.send_back import send_back
-from store_format.bookkeeping.journal import is_sync
+from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
@@ -351,7 +351,7 @@ class ConsumerShare:
     def _commit_options(self, lock_timeout: float | None = None) -> CommitOptions:
         opened = self.name.opened
         return CommitOptions(
-            sync=self.options.sync or is_sync(opened, broker_conf_of(opened)),
+            sync=self.options.sync or Journal.is_sync(opened, broker_conf_of(opened)),
             lock_timeout=self.options.lock_timeout if lock_timeout is None else lock_timeout,
             log_directories=self.store.commit_log_paths,
             disk_limit=100,  # consumers go on, however full the disk is

@@ -19,7 +19,7 @@ from rmq_spark.produce.columns import column_places
 from rmq_spark.write.stage_and_commit import abort_write, commit_options
 from rmq_spark.write.target import WriteTarget
 from store_format.arrays.sql_types import type_name
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import Ledger
 from store_format.errors import IllegalMessageError, OptionError, StoreInUseError, StoreNotFoundError
 from store_format.names import PGROUP
 from store_format.store import MessageStore
@@ -115,7 +115,7 @@ def commit_decisions(
     kind = target.options.transaction
     assert kind is not None
     wanted = [(name, kind) for name in _half_names(target, names)]
-    done_in = [key is not None and read_ledger(store.opened).has(key) for store in target.stores]
+    done_in = [key is not None and Ledger.read(store.opened).has(key) for store in target.stores]
     left = [
         MessageStore.open(store.root, broker_name=store.settings.broker_name)
         for store, done in zip(target.stores, done_in, strict=True)

@@ -27,7 +27,7 @@ from rmq_spark.produce.half import (
     op_bodies,
     op_messages,
 )
-from store_format.bookkeeping.ledger import ServiceTurn, read_ledger
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError
 from store_format.java.numbers import parse_long
@@ -128,7 +128,7 @@ def find_half_queue(store: Store, conf: BrokerConf) -> HalfQueue | None:
         )
     known = read_group_offsets(store.opened, CHECKER_GROUP)
     stored = known.get(half.key, 0)
-    resumed = read_ledger(store.opened).resume(CHECK_PART, stored, store.log)
+    resumed = Ledger.read(store.opened).resume(CHECK_PART, stored, store.log)
     op_start = 0 if op is None else op.min_offset
     return HalfQueue(
         half,

@@ -36,7 +36,7 @@ from rmq_spark.write.timer_wheel import (
     save_timer,
     timer_queue,
 )
-from store_format.bookkeeping.ledger import SERVICE_PREFIX, Ledger, ServiceTurn
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
@@ -347,7 +347,7 @@ def _done_until(ledger: Ledger, time_ms: int, store: Store) -> int:
 
     If a later turn has ended the slot, somebody has set timercheck back, who wants all of the slot again.
     """
-    ended = ledger.keys.get(SERVICE_PREFIX + TIMER_PART)
+    ended = ledger.entry_of(TIMER_PART)
     if ended is not None and ended.number > time_ms:
         return 0
     position = ledger.resume(_SLOT_TURN, time_ms, store.log)

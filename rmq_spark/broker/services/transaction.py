@@ -40,7 +40,7 @@ from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX,
 from rmq_spark.broker.services.turn import now_of
 from rmq_spark.produce.delivered import real_queues
 from rmq_spark.produce.half import HALF_QUEUE_ID, check_times, checked, committed, delayed, discarded
-from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger, refuse_service_key
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.commit.unsupported import refuse_topics
@@ -598,7 +598,7 @@ class DecisionPlan:
         these: a new plan, applied with the same key, writes the others.
         """
         if key is not None:
-            refuse_service_key(key[0])
+            ServiceTurn.refuse_key(key[0])
         with tallied() as tally:
             for store, decisions in self.parts:
                 with write_session(store.path, options or _options(store, self.now)) as session:
@@ -690,7 +690,7 @@ def check(
     store = MessageStore.open(paths.absolute(store)) if isinstance(store, str) else store
     now = now_of(store.path, now_ms, broker_conf)
     service = Checker(_asked_once(decide))
-    return CheckRun(store, service, now, service.plan(store, read_ledger(store.opened), now))
+    return CheckRun(store, service, now, service.plan(store, Ledger.read(store.opened), now))
 
 
 def checker(decide: Decide) -> Checker:

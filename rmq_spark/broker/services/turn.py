@@ -24,14 +24,8 @@ from types import TracebackType
 import pyarrow as pa
 
 from rmq_spark.broker.services.service import Now, PartsFailedError, Service, ServicePlan
-from store_format.bookkeeping.journal import abort_mark, is_sync
-from store_format.bookkeeping.ledger import (
-    Ledger,
-    ServiceCounters,
-    read_counters,
-    read_ledger,
-    write_counters,
-)
+from store_format.bookkeeping.journal import Abort, Journal
+from store_format.bookkeeping.ledger import Ledger, ServiceCounters
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
@@ -134,7 +128,7 @@ class FlushService:
         stop = None if ledger.last is None else ledger.last.stop
         last = self._flushed.get(store.path)
         start = None if last is None else last.stop
-        if not abort_mark(store.opened):  # no commit since the last flush, or a broker's `abort`
+        if not Abort.read_mark(store.opened):  # no commit since the last flush, or a broker's `abort`
             return _FlushPlan(0, None, None, start, stop, now.ms, self._flushed)
         unflushed = (stop or 0) - (start or 0)
         if last is None or now.ms < last.at_ms or is_flush_due(now.conf, now.ms - last.at_ms, unflushed):
@@ -287,7 +281,7 @@ def take_turn(
         return [_planned(service, lambda: store, now)[0] for service in services]
     clock = clock_ms or (lambda: now.ms)
     options = CommitOptions(
-        sync=is_sync(Opened(path), now.conf),
+        sync=Journal.is_sync(Opened(path), now.conf),
         lock_timeout=lock_timeout,
         conf=now.conf,
         clock=clock,
@@ -313,7 +307,7 @@ def _planned(
 ) -> tuple[TurnReport, ServicePlan | None]:
     try:
         store = open_store()
-        plan = service.plan(store, read_ledger(store.opened), now)
+        plan = service.plan(store, Ledger.read(store.opened), now)
         errors = tuple(getattr(plan, "errors", ()))
         return TurnReport(service.name, plan.due, 0, plan.next_due, plan.late_ms, errors), plan
     except Exception as error:  # also what nobody foresaw: the other services have their turn
@@ -342,11 +336,11 @@ def _count(root: str, reports: Sequence[TurnReport], now_ms: int, files: FileWri
     did = [each for each in reports if each.done or each.errors]
     if not did:
         return
-    counters = dict(read_counters(opened) or {})
+    counters = dict(ServiceCounters.read_all(opened) or {})
     for each in did:
         before = counters.get(each.service, ServiceCounters())
         counters[each.service] = before.after(each.done, each.late_ms or 0, now_ms, failed=bool(each.errors))
-    write_counters(opened, counters, files)
+    ServiceCounters.write_all(opened, counters, files)
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def _summary(store: MessageStore) -> Sequence[object]:
 def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> Verdict:
     """How the store was left, and the next command. No file is checked: that is `verify`."""
     from store_format.bookkeeping.journal import StoreState
-    from store_format.bookkeeping.ledger import read_given_up
+    from store_format.bookkeeping.ledger import GivenUp
     from store_format.files.lock import lock_holder
     from store_format.metadata.read import Checkpoint, read_checkpoint
     from store_format.survey.gone import find_gone
@@ -175,7 +175,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         holder = lock_holder(f"{store.path}/lock")
         return Verdict(f"{broker}in use by process {holder}: {readable}", f"rmqlog lag {path}")
     if store.state is StoreState.CLEAN:
-        given_up = str(read_given_up(store.opened))
+        given_up = str(GivenUp.read(store.opened))
         before = f"; an earlier recovery gave up {given_up}" if given_up else ""
         lost = sum(each.count for each in find_gone(store.opened, store.log, store.state))
         if lost:

@@ -38,7 +38,6 @@ from typing import Any
 from rmq_spark.consume.consumer import MessageQueue, check_group
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets, make_path
 from rmq_spark.consume.orderly import Stop
-from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreInUseError
 from store_format.files.lock import StoreLock, lock_holder
 from store_format.files.polling import Clocks, Repeated
@@ -46,7 +45,7 @@ from store_format.files.read import entry_names, open_view, read_bytes, stat_ide
 from store_format.files.shared_log import FileLock
 from store_format.files.write import FileWrites
 from store_format.follow.log_tail import mark_of, physical_offset_of, place_at
-from store_format.opened.store import Opened
+from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.pop.log import in_flight_directory, in_flight_logs
 
 _LOCK_SECONDS = 5.0

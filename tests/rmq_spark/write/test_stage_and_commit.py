@@ -19,7 +19,7 @@ import pytest
 from rmq_spark.write.stage_and_commit import abort_write, begin_write, commit_write, stage_rows
 from rmq_spark.write.target import _full
 from store_format import MessageStore
-from store_format.bookkeeping.journal import journal_path
+from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.create_store import create_store
 from store_format.errors import (
@@ -211,7 +211,7 @@ def test_directories_are_on_the_disk_before_a_journal_refers_to_them(
         unsynced.pop(os.readlink(f"/proc/self/fd/{descriptor}"), None)
 
     def counted_rename(source: str, target: str) -> None:
-        if target == journal_path(Opened(str(place))):
+        if target == Journal.path(Opened(str(place))):
             assert unsynced == {}
         rename(source, target)
 
@@ -397,7 +397,7 @@ def test_what_a_standing_journal_needs_is_not_removed_when_spark_gives_up(
     finally:
         for name, original in originals.items():
             setattr(os, name, original)
-    assert Path(journal_path(Opened(str(root)))).exists()
+    assert Path(Journal.path(Opened(str(root)))).exists()
     abort_write(target)
     assert "do not repeat this write unless it has a key" in caplog.text
     write(root, numbered_rows(40, 50))

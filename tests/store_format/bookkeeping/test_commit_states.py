@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.journal import (
-    STATES,
-    Abort,
-    Reading,
-    State,
-    Writing,
-    find_state,
-    read_journal,
-    state_of,
-)
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.journal import STATES, Abort, Journal, Reading, State, Writing, find_state
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append import commit_cluster
 from store_format.commit.options import CommitOptions
 from store_format.opened.store import Opened
@@ -55,7 +46,7 @@ def _expected(*numbers: int) -> list[str]:
 
 
 def _state(root: Path) -> State:
-    return state_of(Opened(str(root)), read_journal(Opened(str(root))))
+    return State.of(Opened(str(root)), Journal.read(Opened(str(root))))
 
 
 def _check_reading(root: Path, state: State, before: list[str], whole: list[str]) -> None:
@@ -63,7 +54,7 @@ def _check_reading(root: Path, state: State, before: list[str], whole: list[str]
     if state.reading is Reading.TO_BASE:
         assert read == before
     elif state.reading is Reading.ALL:
-        last = read_ledger(Opened(str(root))).last
+        last = Ledger.read(Opened(str(root))).last
         is_done = state.in_ledger or (state.journal is None and last is not None and last.units == _BATCH)
         assert read == whole if is_done else read in (before, whole)
     else:  # a broker keeps a beginning of the commit

@@ -8,18 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import ClusterMember, LogPlace, log_id_path, log_place
-from store_format.bookkeeping.journal import journal_path, read_journal
-from store_format.bookkeeping.ledger import (
-    Ledger,
-    LedgerEntry,
-    LeftOut,
-    ledger_path,
-    members_in_notes,
-    note_left_out,
-    read_ledger,
-    write_ledger,
-)
+from store_format.bookkeeping.identity import ClusterMember, LogPlace
+from store_format.bookkeeping.journal import Journal
+from store_format.bookkeeping.ledger import Ledger, LedgerEntry, LeftOut
 from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files.write import FileWrites
 from store_format.opened.store import Opened
@@ -51,8 +42,8 @@ def _refuses(path: str | Path, value: object, read: Callable[[], object], kind: 
 
 
 def test_the_stores_of_a_journal(root: str) -> None:
-    Path(journal_path(Opened(root))).write_text(json.dumps(_JOURNAL))
-    journal = read_journal(Opened(root))
+    Path(Journal.path(Opened(root))).write_text(json.dumps(_JOURNAL))
+    journal = Journal.read(Opened(root))
     assert journal is not None
     assert journal.members == (ClusterMember("x", "1"), ClusterMember("y", "2"))
     assert journal.before == (0, 1, 2)
@@ -60,19 +51,19 @@ def test_the_stores_of_a_journal(root: str) -> None:
 
 @pytest.mark.parametrize("members", _BAD_MEMBERS, ids=lambda each: ascii(each)[:20])
 def test_members_that_are_no_stores(root: str, members: object) -> None:
-    write_ledger(Opened(root), Ledger(last=LedgerEntry(1, "j", 0, 1, 0, 1, 0, 1)), _FILES)
-    read_ledger(Opened(root))
-    value = json.loads(Path(ledger_path(Opened(root))).read_text())
+    Ledger(last=LedgerEntry(1, "j", 0, 1, 0, 1, 0, 1)).write(Opened(root), _FILES)
+    Ledger.read(Opened(root))
+    value = json.loads(Path(Ledger.path(Opened(root))).read_text())
     for bad in ({"last": value["last"] | {"members": members}}, {"begun": {"j": members}}):
-        _refuses(ledger_path(Opened(root)), value | bad, lambda: read_ledger(Opened(root)), "ledger")
-    note_left_out(Opened(root), LeftOut(("job", 1), (ClusterMember("z", "1"),)), _FILES, is_kept=False)
+        _refuses(Ledger.path(Opened(root)), value | bad, lambda: Ledger.read(Opened(root)), "ledger")
+    LeftOut(("job", 1), (ClusterMember("z", "1"),)).add_to(Opened(root), _FILES, is_kept=False)
     (note,) = (Path(root) / ".rmqlog" / "left-out").iterdir()
     value = json.loads(note.read_text())
-    _refuses(note, value | {"members": members}, lambda: members_in_notes(Opened(root)), "note")
+    _refuses(note, value | {"members": members}, lambda: LeftOut.all_members(Opened(root)), "note")
     _refuses(
-        journal_path(Opened(root)),
+        Journal.path(Opened(root)),
         _JOURNAL | {"members": members},
-        lambda: read_journal(Opened(root)),
+        lambda: Journal.read(Opened(root)),
         "journal",
     )
 
@@ -90,7 +81,7 @@ def test_members_that_are_no_stores(root: str, members: object) -> None:
     ids=str,
 )
 def test_a_journal_with_a_place_that_is_none(root: str, bad: dict[str, object]) -> None:
-    _refuses(journal_path(Opened(root)), _JOURNAL | bad, lambda: read_journal(Opened(root)), "journal")
+    _refuses(Journal.path(Opened(root)), _JOURNAL | bad, lambda: Journal.read(Opened(root)), "journal")
 
 
 def test_an_id_that_cannot_be_written_beside_a_commitlog_may_be_put_there_by_another_user(root: str) -> None:
@@ -99,19 +90,19 @@ def test_an_id_that_cannot_be_written_beside_a_commitlog_may_be_put_there_by_ano
     elsewhere.mkdir(parents=True)
     store = Path(root) / "store"
     store.mkdir()
-    path = Path(log_id_path(str(elsewhere)))
+    path = Path(LogPlace.id_path(str(elsewhere)))
     path.with_name(f"{path.name}.new").mkdir()
     with pytest.raises(
         StoreWriteError, match=rf"{path}: .*create the file.*: echo [0-9a-f]{{16}} > {path}"
     ) as raised:
-        log_place(Opened(str(store)), str(elsewhere), _FILES)
+        LogPlace.of(Opened(str(store)), str(elsewhere), _FILES)
     made = str(raised.value).rpartition("echo ")[2].partition(" ")[0]
     path.write_text(f"{made}\n")
-    assert log_place(Opened(str(store)), str(elsewhere), _FILES) == LogPlace(str(elsewhere), made)
+    assert LogPlace.of(Opened(str(store)), str(elsewhere), _FILES) == LogPlace(str(elsewhere), made)
 
 
 def test_a_note_with_a_number_that_is_none(root: str) -> None:
-    note_left_out(Opened(root), LeftOut(("job", 1), (ClusterMember("z", "1"),)), _FILES, is_kept=False)
+    LeftOut(("job", 1), (ClusterMember("z", "1"),)).add_to(Opened(root), _FILES, is_kept=False)
     (note,) = (Path(root) / ".rmqlog" / "left-out").iterdir()
     value = json.loads(note.read_text())
-    _refuses(note, value | {"key": ["job", float("inf")]}, lambda: members_in_notes(Opened(root)), "note")
+    _refuses(note, value | {"key": ["job", float("inf")]}, lambda: LeftOut.all_members(Opened(root)), "note")

@@ -17,17 +17,9 @@ import numpy as np
 import pytest
 
 from store_format.bookkeeping.identity import ClusterMember, LogPlace, StagedFile
-from store_format.bookkeeping.journal import (
-    Journal,
-    abort_mark,
-    committed_end,
-    read_commit_state,
-    read_journal,
-    write_abort_mark,
-    write_journal,
-)
-from store_format.bookkeeping.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
-from store_format.bookkeeping.settings import StoreSettings, read_settings
+from store_format.bookkeeping.journal import Abort, CommitState, Journal
+from store_format.bookkeeping.ledger import Ledger, LedgerEntry
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import recover
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.write import FileWrites
@@ -76,10 +68,10 @@ def root(tmp_path: Path) -> str:
 
 
 def test_a_journal_comes_back_as_it_was(root: str) -> None:
-    assert read_journal(Opened(root)) is None
+    assert Journal.read(Opened(root)) is None
     for journal in (_JOURNAL, replace(_JOURNAL, key=None, index_base=None, store_timestamps="x.times")):
-        write_journal(Opened(root), journal, _FILES)
-        assert read_journal(Opened(root)) == journal
+        journal.write(Opened(root), _FILES)
+        assert Journal.read(Opened(root)) == journal
     assert os.listdir(f"{root}/.rmqlog") == ["journal.json"]
 
 
@@ -99,7 +91,7 @@ def test_a_journal_comes_back_as_it_was(root: str) -> None:
 @pytest.mark.parametrize("name", ["journal.json", "ledger.json", "store.json"])
 def test_a_damaged_file_is_named(root: str, name: str, data: bytes) -> None:
     Path(root, ".rmqlog", name).write_bytes(data)
-    read = {"journal.json": read_journal, "ledger.json": read_ledger, "store.json": read_settings}[name]
+    read = {"journal.json": Journal.read, "ledger.json": Ledger.read, "store.json": StoreSettings.read}[name]
     with pytest.raises(CorruptStoreError) as caught:
         read(Opened(root))
     assert name in caught.value.file
@@ -130,28 +122,28 @@ def test_a_journal_with_other_values_is_none(root: str, name: str) -> None:
     _CHANGES[name](value)
     Path(root, ".rmqlog", "journal.json").write_text(json.dumps(value))
     with pytest.raises(CorruptStoreError, match="a journal of this project"):
-        read_journal(Opened(root))
+        Journal.read(Opened(root))
 
 
 def test_a_ledger_with_a_number_that_no_file_has_is_none(root: str) -> None:
-    write_ledger(Opened(root), Ledger(last=replace(_ENTRY, stop=1 << 63)), _FILES)
+    Ledger(last=replace(_ENTRY, stop=1 << 63)).write(Opened(root), _FILES)
     with pytest.raises(CorruptStoreError, match="a ledger of this project"):
-        read_ledger(Opened(root))
+        Ledger.read(Opened(root))
 
 
 def test_empty_settings_are_named(root: str) -> None:
     Path(root, ".rmqlog", "store.json").write_bytes(b"")
     with pytest.raises(CorruptStoreError, match=r"store\.json"):
-        read_settings(Opened(root))
+        StoreSettings.read(Opened(root))
 
 
 def test_a_ledger_keeps_the_highest_number_of_each_key(root: str) -> None:
-    assert read_ledger(Opened(root)) == Ledger()
+    assert Ledger.read(Opened(root)) == Ledger()
     ledger = Ledger().with_entry("q", _ENTRY, {("S", 0): 9})
     ledger = ledger.with_entry(None, replace(_ENTRY, journal="id2"), {("T", 3): 7, ("U", 0): 1})
     assert ledger.ends == {("T", 3): 7, ("U", 0): 1}
-    write_ledger(Opened(root), ledger, _FILES)
-    assert read_ledger(Opened(root)) == ledger
+    ledger.write(Opened(root), _FILES)
+    assert Ledger.read(Opened(root)) == ledger
     assert (ledger.has(("q", 5)), ledger.has(("q", 4)), ledger.has(("q", 6)), ledger.has(("r", 0))) == (
         True,
         True,
@@ -163,7 +155,7 @@ def test_a_ledger_keeps_the_highest_number_of_each_key(root: str) -> None:
 def test_settings_come_back_and_are_checked(root: str) -> None:
     settings = StoreSettings("ü", 1 << 20, 1999, 100, 400)
     Path(root, ".rmqlog", "store.json").write_bytes(settings.to_json())
-    assert read_settings(Opened(root)) == settings
+    assert StoreSettings.read(Opened(root)) == settings
     assert settings.queue_file_size == 2000
     assert "mappedFileSizeConsumeQueue=1999\n" in settings.broker_conf().decode()
     for wrong in (
@@ -176,20 +168,20 @@ def test_settings_come_back_and_are_checked(root: str) -> None:
 
 
 def test_readers_stop_at_the_base_only_while_abort_has_the_journals_id(root: str) -> None:
-    assert read_commit_state(Opened(root)).base is None
-    write_ledger(Opened(root), Ledger(last=_ENTRY), _FILES)
-    assert committed_end(Opened(root)) == 100
-    write_journal(Opened(root), _JOURNAL, _FILES)
-    assert read_commit_state(Opened(root)).base is None  # nothing is written yet
-    write_abort_mark(Opened(root), "id1", _FILES)
-    state = read_commit_state(Opened(root))
+    assert CommitState.read(Opened(root)).base is None
+    Ledger(last=_ENTRY).write(Opened(root), _FILES)
+    assert CommitState.committed_end(Opened(root)) == 100
+    _JOURNAL.write(Opened(root), _FILES)
+    assert CommitState.read(Opened(root)).base is None  # nothing is written yet
+    Abort.write_mark(Opened(root), "id1", _FILES)
+    state = CommitState.read(Opened(root))
     assert (state.base, state.is_own, state.journal) == (4096, True, "id1")
-    assert committed_end(Opened(root)) == 4096
+    assert CommitState.committed_end(Opened(root)) == 4096
     Path(root, "abort").write_bytes(b"4711")  # a broker has started
-    assert abort_mark(Opened(root)) == ""
-    assert (read_commit_state(Opened(root)).base, read_commit_state(Opened(root)).is_own) == (None, False)
-    write_abort_mark(Opened(root), "id0", _FILES)  # what a commit without flush left, before this one's mark
-    assert (read_commit_state(Opened(root)).base, read_commit_state(Opened(root)).is_own) == (None, True)
+    assert Abort.read_mark(Opened(root)) == ""
+    assert (CommitState.read(Opened(root)).base, CommitState.read(Opened(root)).is_own) == (None, False)
+    Abort.write_mark(Opened(root), "id0", _FILES)  # what a commit without flush left, before this one's mark
+    assert (CommitState.read(Opened(root)).base, CommitState.read(Opened(root)).is_own) == (None, True)
 
 
 # ---- the index wound back ----------------------------------------------------------------------------------
@@ -245,9 +237,9 @@ def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, forks: ForkS
     """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40), key=("q", 0))
-    before = read_commit_state(Opened(str(root)))
+    before = CommitState.read(Opened(str(root)))
     kill_at(forks, root, "kill", at, write, 40, 450)
-    assert read_commit_state(Opened(str(root))) != before
+    assert CommitState.read(Opened(str(root))) != before
     for name in ("/journal.json", "/abort"):
         copy = Path(shutil.copytree(root, tmp_path / name.strip("/")))
         pending = [f"{copy}/.rmqlog{name}", f"{copy}{name}"]
@@ -260,7 +252,7 @@ def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, forks: ForkS
                 recover(str(copy))
 
         sys.addaudithook(ends)
-        during = read_commit_state(Opened(str(copy)))
+        during = CommitState.read(Opened(str(copy)))
         assert not pending
-        assert during == read_commit_state(Opened(str(copy)))
+        assert during == CommitState.read(Opened(str(copy)))
         assert during.base is None

@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.journal import StoreState, read_commit_state, store_state, write_abort_mark
-from store_format.bookkeeping.ledger import (
-    GivenUp,
-    ServiceCounters,
-    note_given_up,
-    read_counters,
-    read_given_up,
-    write_counters,
-)
+from store_format.bookkeeping.journal import Abort, CommitState, StoreState
+from store_format.bookkeeping.ledger import GivenUp, ServiceCounters
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreError
@@ -38,13 +31,13 @@ _FIRST, _BATCH = 20, 30
 def test_abort_files_of_brokers(tmp_path: Path, abort: bytes | None, state: StoreState) -> None:
     if abort is not None:
         (tmp_path / "abort").write_bytes(abort)
-    assert store_state(Opened(str(tmp_path))) is state
+    assert StoreState.of(Opened(str(tmp_path))) is state
 
 
 def test_the_mark_of_this_project_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / ".rmqlog").mkdir()
-    write_abort_mark(Opened(str(tmp_path)), "id1", FileWrites(sync=False))
-    assert store_state(Opened(str(tmp_path))) is StoreState.CLEAN
+    Abort.write_mark(Opened(str(tmp_path)), "id1", FileWrites(sync=False))
+    assert StoreState.of(Opened(str(tmp_path))) is StoreState.CLEAN
 
 
 def _broken_off(before: Path, root: Path, at: int) -> bool:
@@ -62,7 +55,7 @@ def _broken_off(before: Path, root: Path, at: int) -> bool:
     finally:
         for name, original in originals.items():
             setattr(os, name, original)
-    return read_commit_state(Opened(str(root))).base is not None
+    return CommitState.read(Opened(str(root))).base is not None
 
 
 @pytest.mark.process
@@ -77,7 +70,7 @@ def test_a_commit_that_was_broken_off_is_no_crash_for_anybody(tmp_path: Path) ->
             continue
         broken += 1
         store = MessageStore.open(str(root))
-        assert store.state is store_state(Opened(str(root))) is StoreState.CLEAN
+        assert store.state is StoreState.of(Opened(str(root))) is StoreState.CLEAN
         assert sum(queue.max_offset - queue.min_offset for queue in store.queues()) == _FIRST
         found = store.diagnose()
         assert [problem.file for problem in found.of("damage", "warning")] == [
@@ -93,15 +86,13 @@ def test_a_commit_that_was_broken_off_is_no_crash_for_anybody(tmp_path: Path) ->
 def test_a_recovery_that_ran_twice_counts_each_message_once(tmp_path: Path) -> None:
     """The first run was killed when it had removed some of the entries."""
     root, files = str(make_store(tmp_path / "store")), FileWrites(sync=False)
-    note_given_up(Opened(root), GivenUp((("T", 0, 100, 160), ("T", 1, 5, 9)), ((4096, 8192),)), files)
-    note_given_up(
-        Opened(root), GivenUp((("T", 0, 120, 160), ("V", 0, 5, 9)), ((0, 4096), (5000, 6000))), files
-    )
-    found = read_given_up(Opened(root))
+    GivenUp((("T", 0, 100, 160), ("T", 1, 5, 9)), ((4096, 8192),)).add_to(Opened(root), files)
+    GivenUp((("T", 0, 120, 160), ("V", 0, 5, 9)), ((0, 4096), (5000, 6000))).add_to(Opened(root), files)
+    found = GivenUp.read(Opened(root))
     assert found == GivenUp((("T", 0, 100, 160), ("T", 1, 5, 9), ("V", 0, 5, 9)), ((0, 8192),))
     assert str(found) == "68 messages"
-    note_given_up(Opened(root), GivenUp((("T", 0, 160, 161),)), files)
-    assert read_given_up(Opened(root)).count == 69
+    GivenUp((("T", 0, 160, 161),)).add_to(Opened(root), files)
+    assert GivenUp.read(Opened(root)).count == 69
 
 
 # ---- the counters of services ------------------------------------------------------------------------------
@@ -116,11 +107,11 @@ def test_turns_add_up() -> None:
 def test_the_view_shows_what_was_written(tmp_path: Path) -> None:
     root = str(tmp_path / "store")
     store = MessageStore.create(root, broker_name="broker-a")
-    assert read_counters(Opened(root)) is None
+    assert ServiceCounters.read_all(Opened(root)) is None
     assert store.view("services").num_rows == 0
     counters = {"timer": ServiceCounters(1, 2, 0, 5000, 7), "schedule": ServiceCounters(4, 9, 1, 6000, 80)}
-    write_counters(Opened(root), counters, FileWrites(sync=True))
-    assert read_counters(Opened(root)) == counters
+    ServiceCounters.write_all(Opened(root), counters, FileWrites(sync=True))
+    assert ServiceCounters.read_all(Opened(root)) == counters
     rows = store.view("services").drop_columns(["lastTurn"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         ("broker-a", "schedule", 4, 9, 1, 80),
@@ -135,5 +126,5 @@ def test_a_file_that_cannot_be_read_is_empty(
     (tmp_path / ".rmqlog").mkdir()
     (tmp_path / ".rmqlog" / "services.json").write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        assert read_counters(Opened(str(tmp_path))) == {}
+        assert ServiceCounters.read_all(Opened(str(tmp_path))) == {}
     assert "services.json cannot be read" in caplog.text

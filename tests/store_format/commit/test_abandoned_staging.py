@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from store_format.bookkeeping.identity import StagedFile
-from store_format.bookkeeping.journal import write_journal
 from store_format.commit.abandoned_staging import collect, discard
 from store_format.commit.append import plan, recover
 from store_format.commit.options import CommitOptions
@@ -37,7 +36,7 @@ def _begin(root: Path, staged: StagedFile) -> None:
     files, options = FileWrites(sync=False), CommitOptions()
     opened = open_store(str(root), options, files)
     journal = plan(opened, (staged,), key=None, store_timestamps=None)
-    write_journal(Opened(str(root)), journal, files)
+    journal.write(Opened(str(root)), files)
 
 
 def test_what_is_old_or_finished_is_collected_unless_a_journal_names_it(root: Path) -> None:

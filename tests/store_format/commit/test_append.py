@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from store_format.bookkeeping.identity import StagedFile
-from store_format.bookkeeping.journal import abort_mark
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.journal import Abort
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit import staged_units
 from store_format.commit.append import commit, flush, recover
 from store_format.commit.options import CommitOptions
@@ -162,11 +162,11 @@ def test_a_commit_without_flush_leaves_abort_with_our_mark_until_a_flush(root: P
     checkpoint = read_checkpoint(str(root / "checkpoint"))
     assert checkpoint is not None
     assert checkpoint.physic_msg_timestamp == 0  # nothing is known to be flushed
-    assert abort_mark(Opened(str(root)))
+    assert Abort.read_mark(Opened(str(root)))
     assert MessageStore.open(str(root)).state == "clean"
     assert _bodies(root) == _expected(10)
     flush(str(root))
-    assert abort_mark(Opened(str(root))) is None
+    assert Abort.read_mark(Opened(str(root))) is None
     checkpoint = read_checkpoint(str(root / "checkpoint"))
     assert checkpoint is not None
     last = messages_of(root)[-1].physical_offset
@@ -490,7 +490,7 @@ def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(
 def test_a_batch_of_the_right_end_and_the_wrong_number_of_messages_was_overwritten(root: Path) -> None:
     append(root, numbered("T", 0, 20), key=("q", 0))
     log = CommitLog.open([str(root / "commitlog")], FileCache())
-    entry = read_ledger(Opened(str(root))).keys["q"]
+    entry = Ledger.read(Opened(str(root))).keys["q"]
     assert entry.units == 20
     assert replace(entry, suspect=True).damage(log) is None
     wrong = replace(entry, units=21)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from store_format import kernels
-from store_format.bookkeeping.journal import abort_mark, is_sync, read_journal
+from store_format.bookkeeping.journal import Abort, Journal
 from store_format.commit.append import commit, recover
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreError
@@ -397,6 +397,6 @@ def test_services_flush_as_the_commit_that_was_broken_off(
     root = make_store(tmp_path / "s")
     append(root, numbered("T", 0, 3))
     kill_at(forks, root, "kill", at, write, 3, 3, 1, mode)
-    assert read_journal(Opened(str(root))) is not None
-    assert abort_mark(Opened(str(root)))
-    assert is_sync(Opened(str(root)), BrokerConf()) == (mode == "sync")
+    assert Journal.read(Opened(str(root))) is not None
+    assert Abort.read_mark(Opened(str(root)))
+    assert Journal.is_sync(Opened(str(root)), BrokerConf()) == (mode == "sync")

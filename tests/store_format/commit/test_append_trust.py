@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from store_format.bookkeeping.ledger import JOB_KEYS_MAX, Ledger, LedgerEntry, read_ledger
+from store_format.bookkeeping.ledger import JOB_KEYS_MAX, Ledger, LedgerEntry
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover
@@ -248,7 +248,7 @@ def test_a_commit_looks_at_the_last_batch_and_further_back_only_where_that_was_c
         return damage(entry, log)
 
     monkeypatch.setattr(LedgerEntry, "damage", counted)
-    ledger, log = read_ledger(Opened(str(root))), MessageStore.open(str(root)).log
+    ledger, log = Ledger.read(Opened(str(root))), MessageStore.open(str(root)).log
     assert (ledger.new_reports(log), len(looked)) == ([], 1)
     cut = ledger.keys["run-4"]
     overwrite(root / "commitlog" / offset_file_name(0), cut.start, bytes(cut.stop + 200 - cut.start))

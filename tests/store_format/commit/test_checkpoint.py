@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from store_format.bookkeeping.settings import read_settings
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.commit.publication import index_end, lower_index_mark
 from store_format.index.file import list_index_files
@@ -24,7 +24,7 @@ def test_the_mark_is_taken_back_to_the_last_full_file(root: Path) -> None:
     for number in range(11):  # several fill an index file
         options = CommitOptions(clock=lambda number=number: 1_700_000_300_000 + 1000 * number)  # type: ignore[misc]
         append(root, numbered("T", 20 * number, 20), key=("q", number), options=options)
-    settings = read_settings(Opened(str(root)))
+    settings = StoreSettings.read(Opened(str(root)))
     assert settings is not None
     geometry = settings.geometry
     assert len(list_index_files(str(root / "index"))) > 1
@@ -42,7 +42,7 @@ def test_the_mark_is_taken_back_to_the_last_full_file(root: Path) -> None:
 
 def test_with_one_file_nothing_is_safe(root: Path) -> None:
     append(root, numbered("T", 0, 5), key=("q", 0))
-    settings = read_settings(Opened(str(root)))
+    settings = StoreSettings.read(Opened(str(root)))
     assert settings is not None
     assert _checkpoint(root).index_msg_timestamp > 0
     lower_index_mark(Opened(str(root)), settings.geometry)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append import commit_cluster, recover
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreInUseError
@@ -97,7 +97,7 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
     root, late = str(cluster / told), next(str(cluster / name) for name in _NAMES if name != told)
     for number in range(3):
         append(cluster / told, numbered("Later", 10 * number, 10), key=("later", number), options=_OPTIONS)
-    assert list(read_ledger(Opened(root)).begun) == ["j1"]
+    assert list(Ledger.read(Opened(root)).begun) == ["j1"]
     for asked in (root, late):
         results = commit_cluster({asked: []}, key=("q", 1), watched=[root, late], options=_OPTIONS)
         assert not results[asked].committed
@@ -109,7 +109,7 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
     # The next commit that is broken off forgets what all know by now.
     break_off(cluster, told=(told,), names=_NAMES, journal_id="j2")
     recover(root, options=_OPTIONS)
-    assert list(read_ledger(Opened(root)).begun) == ["j2"]
+    assert list(Ledger.read(Opened(root)).begun) == ["j2"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append import CommitResult, commit, flush
 from store_format.commit.options import CommitOptions, LostBatch
 from store_format.commitlog import write
@@ -193,7 +193,7 @@ def test_a_write_to_new_queues_reads_no_log_that_only_commits_have_written(befor
     append(before, [m for topic in topics for m in numbered(topic, 0, 1)])
     append(before, [m for topic in topics for m in numbered(topic, 1, 1)])  # another queue of each topic
     assert not (before / ".rmqlog/queues.json").exists()  # the note of a scan
-    assert read_ledger(Opened(str(before))).ends_from == 0
+    assert Ledger.read(Opened(str(before))).ends_from == 0
     shutil.rmtree(before / "consumequeue/Topic-0/1")
     append(before, [*numbered("Topic-0", 1, 1), *(m for topic in topics for m in numbered(topic, 2, 1))])
     assert (before / ".rmqlog/queues.json").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.journal import Abort, Writing, read_journal, state_of
+from store_format.bookkeeping.journal import Abort, Journal, State, Writing
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.metadata.read import read_topics
@@ -104,11 +104,11 @@ def test_a_batch_without_abort_is_completed(
     states, checked = States(), 0
     every = 1 if whole else _EVERY
     for _, killed in killed_stores(forks, before, tmp_path, "kill", write_both, every=every):
-        journal = read_journal(Opened(str(killed)))
+        journal = Journal.read(Opened(str(killed)))
         if journal is None or not states.is_new(killed):
             continue
         for name, root in _variants(killed, before, tmp_path, 4 if whole else 1):
-            state = state_of(Opened(str(root)), journal)
+            state = State.of(Opened(str(root)), journal)
             assert state.abort is Abort.NONE
             if state.writing is Writing.CONCLUDE:
                 continue

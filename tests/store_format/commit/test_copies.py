@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.journal import read_journal
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.journal import Journal
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append import CommitResult
 from store_format.commit.options import CommitOptions, LostBatch
 from store_format.errors import OptionError, StoreError
@@ -92,8 +92,8 @@ class _Copy:
 
     def __init__(self, root: Path, stats: Counter[str]) -> None:
         self.root, self.stats = root, stats
-        self.ledger = read_ledger(Opened(str(root)))
-        self.has_journal = read_journal(Opened(str(root))) is not None
+        self.ledger = Ledger.read(Opened(str(root)))
+        self.has_journal = Journal.read(Opened(str(root))) is not None
         in_log = _texts(messages_of(root))
         self.committed = {k for k in range(_BATCHES) if self.ledger.has((f"job{k}", 1))}
         logged = {k for k in range(_BATCHES) if in_log & _texts(_batch(k))}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import log_id_path
+from store_format.bookkeeping.identity import LogPlace
 from store_format.commit import append as append_module
 from store_format.commit.append import recover
 from store_format.errors import StoreNotFoundError
@@ -28,7 +28,7 @@ def test_a_commitlog_with_other_messages_before_the_commit(
         patched.setattr(append_module, "carry_out", _die)
         with pytest.raises(KeyboardInterrupt):
             write(place, None, "elsewhere")
-    shutil.copy(log_id_path(str(place / "log")), log_id_path(str(other / "log")))
+    shutil.copy(LogPlace.id_path(str(place / "log")), LogPlace.id_path(str(other / "log")))
     with (
         unchanged(place),
         unchanged(other),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.ledger import read_given_up, read_ledger
+from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import recover
 from store_format.commit.options import CommitOptions
@@ -91,7 +91,7 @@ def test_queues_that_are_newer_than_log_and_ledger_show_what_is_lost(
     assert append(root, numbered("U", 20, 2, queues=1)).queues == {("U", 0): (8, 10)}
     assert "first at U-0 offset 3" in caplog.text
     assert "entries: 5, queues: 1" in caplog.text
-    assert read_given_up(Opened(str(root))).messages == (("U", 0, 3, 8),)
+    assert GivenUp.read(Opened(str(root))).messages == (("U", 0, 3, 8),)
     assert [offset for offset, _ in _bodies(root)["U", 0]] == [0, 1, 2, 8, 9]
     assert _problems(root) == []
 
@@ -149,7 +149,7 @@ def test_messages_of_a_broker_behind_lost_pages_are_not_overwritten(tmp_path: Pa
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 20 * 20_000, 50, 20_000))
     append(root, numbered("T", 0, 12))
     ledger = root / ".rmqlog" / "ledger.json"
-    ours, stop = ledger.read_bytes(), read_ledger(Opened(str(root))).last
+    ours, stop = ledger.read_bytes(), Ledger.read(Opened(str(root))).last
     assert stop is not None
     append(root, numbered("T", 12, 4000, body_size=60))  # as a broker
     ledger.write_bytes(ours)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from store_format.bookkeeping.journal import write_abort_mark, write_journal
+from store_format.bookkeeping.journal import Abort
 from store_format.commit import queue_changes
 from store_format.commit.append import commit, plan, recover
 from store_format.commit.options import CommitOptions
@@ -484,8 +484,8 @@ def test_a_first_commit_that_was_broken_off_is_completed(root: Path) -> None:
     opened = open_store(str(root), _options(), files)
     journal = plan(opened, (staged,), key=("q", 0), store_timestamps=None)
     publication = Publication(Opened(str(root)), journal, opened.log, files)
-    write_journal(Opened(str(root)), journal, files)
-    write_abort_mark(Opened(str(root)), journal.id, files)
+    journal.write(Opened(str(root)), files)
+    Abort.write_mark(Opened(str(root)), journal.id, files)
     publication.append_log()
     publication.write_queues()
     shutil.rmtree(root / "commitlog")

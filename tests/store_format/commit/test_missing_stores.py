@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import ClusterMember, StagedFile, named_member, read_store_id
-from store_format.bookkeeping.journal import read_journal, write_journal
-from store_format.bookkeeping.ledger import (
-    JOB_KEYS_MAX,
-    LeftOut,
-    members_in_notes,
-    note_left_out,
-    read_ledger,
-)
+from store_format.bookkeeping.identity import ClusterMember, StagedFile
+from store_format.bookkeeping.journal import Journal
+from store_format.bookkeeping.ledger import JOB_KEYS_MAX, Ledger, LeftOut
 from store_format.commit import append as append_module
 from store_format.commit.append import commit_cluster, flush, plan, recover
 from store_format.commit.options import CommitOptions
@@ -78,12 +72,10 @@ def break_off(
         staged = stage(cluster / name, numbered("T", _SIZE * i, _SIZE), write="w1")
         opened = open_store(root, _OPTIONS, _FILES)
         journals[root] = plan(opened, (staged,), key=("q", 1), store_timestamps=None)
-    members = tuple(named_member(Opened(root), _FILES) for root in journals)
+    members = tuple(ClusterMember.of(Opened(root), _FILES) for root in journals)
     for root, journal in journals.items():
         complete = Path(root).name in told
-        write_journal(
-            Opened(root), replace(journal, id=journal_id, members=members, complete=complete), _FILES
-        )
+        replace(journal, id=journal_id, members=members, complete=complete).write(Opened(root), _FILES)
 
 
 def _move_away(cluster: Path) -> None:
@@ -132,7 +124,7 @@ def test_a_store_waits_for_the_one_that_knows_whether_the_commit_has_begun(
 
 
 def _id_of(root: Path, name: str) -> str:
-    journal = read_journal(Opened(str(root)))
+    journal = Journal.read(Opened(str(root)))
     assert journal is not None
     return dict(journal.members)[name]
 
@@ -192,7 +184,7 @@ def test_a_store_that_knows_that_the_commit_has_begun_waits_for_nobody(cluster: 
         recover(str(cluster / "z"), options=options)
         recover(str(cluster / "y"), options=options)
     assert _numbers(cluster / "y", cluster / "z") == list(range(_SIZE, 3 * _SIZE))
-    assert list(read_ledger(Opened(str(cluster / "y"))).begun) == ["j1"]
+    assert list(Ledger.read(Opened(str(cluster / "y"))).begun) == ["j1"]
     _bring_back(cluster)
     recover(str(cluster / "x"), options=_OPTIONS)
     assert _numbers(cluster / "x") == list(range(_SIZE))
@@ -272,10 +264,10 @@ def test_a_ledger_names_the_stores_that_got_messages(cluster: Path) -> None:
     assert _write(cluster, 1, "x", "y")
     for name in ("x", "y"):
         root = str(cluster / name)
-        assert read_ledger(Opened(root)).keys["q"].members == (
-            named_member(Opened(str(cluster / "x")), _FILES),
+        assert Ledger.read(Opened(root)).keys["q"].members == (
+            ClusterMember.of(Opened(str(cluster / "x")), _FILES),
         )
-        assert read_store_id(Opened(str(cluster / "y"))) is None
+        assert ClusterMember.id_of(Opened(str(cluster / "y"))) is None
 
 
 def test_a_renamed_store_of_the_cluster_is_there(cluster: Path) -> None:
@@ -287,20 +279,15 @@ def test_a_renamed_store_of_the_cluster_is_there(cluster: Path) -> None:
 def test_notes_of_batch_jobs_are_as_many_as_a_ledger_keeps(tmp_path: Path) -> None:
     root = str(tmp_path)
     stream = LeftOut(("stream", 7), (ClusterMember("s", "1"),))
-    note_left_out(Opened(root), stream, _FILES, is_kept=True)
+    stream.add_to(Opened(root), _FILES, is_kept=True)
     for number in range(JOB_KEYS_MAX + 20):
-        note_left_out(
-            Opened(root), LeftOut((f"job {number}", 1), (ClusterMember("j", "2"),)), _FILES, is_kept=False
-        )
+        LeftOut((f"job {number}", 1), (ClusterMember("j", "2"),)).add_to(Opened(root), _FILES, is_kept=False)
     for number in (3, 5, 4):
-        note_left_out(
-            Opened(root),
-            LeftOut(("again", number), (ClusterMember(f"a{number}", "3"),)),
-            _FILES,
-            is_kept=True,
+        LeftOut(("again", number), (ClusterMember(f"a{number}", "3"),)).add_to(
+            Opened(root), _FILES, is_kept=True
         )
     assert len(list((tmp_path / ".rmqlog" / "left-out").iterdir())) == JOB_KEYS_MAX + 3
-    assert members_in_notes(Opened(root)) == {ClusterMember(f"a{number}", "3") for number in (4, 5)} | {
+    assert LeftOut.all_members(Opened(root)) == {ClusterMember(f"a{number}", "3") for number in (4, 5)} | {
         ClusterMember("j", "2"),
         ClusterMember("s", "1"),
     }
@@ -328,18 +315,18 @@ def _die(*_: object, **__: object) -> None:
 
 
 def test_a_note_forgets_only_the_stores_that_do_not_come_back(cluster: Path) -> None:
-    ids = {name: named_member(Opened(str(cluster / name)), _FILES) for name in ("y", "z")}
+    ids = {name: ClusterMember.of(Opened(str(cluster / name)), _FILES) for name in ("y", "z")}
     note = LeftOut(("q", 1), tuple(ids.values()))
-    note_left_out(Opened(str(cluster / "x")), note, _FILES, is_kept=False)
+    note.add_to(Opened(str(cluster / "x")), _FILES, is_kept=False)
     shutil.move(cluster / "y", cluster.parent / "y-away")
     assert _write(cluster, 5, "x", "z", options=replace(_IGNORING, keeps_key=True)), "of another stream"
     # the ledger of x has 5, so its note of batch 1 is settled; a note of another key stays
     other = LeftOut(("job", 1), (ClusterMember("gone", "f" * 16), ids["z"]))
-    note_left_out(Opened(str(cluster / "x")), other, _FILES, is_kept=False)
+    other.add_to(Opened(str(cluster / "x")), _FILES, is_kept=False)
     with pytest.raises(StoreNotFoundError, match="cluster/gone"):
         _write(cluster, 6, "x", "z")
     assert _write(cluster, 6, "x", "z", options=_IGNORING)
-    assert members_in_notes(Opened(str(cluster / "x"))) == {ids["z"]}
+    assert LeftOut.all_members(Opened(str(cluster / "x"))) == {ids["z"]}
 
 
 def test_a_store_in_use_still_names_the_store_that_does_not_come_back(cluster: Path) -> None:
@@ -362,13 +349,13 @@ def test_a_copy_beside_its_original_gets_an_id_of_its_own(cluster: Path) -> None
         str(cluster / name): [stage(cluster / name, numbered("T", i, 1), write="w2")]
         for i, name in enumerate(("a", "z", "zz"))
     }
-    own = read_store_id(Opened(str(cluster / "z")))
+    own = ClusterMember.id_of(Opened(str(cluster / "z")))
     commit_cluster(parts, key=("q", 2), options=_OPTIONS)
-    ids = [read_store_id(Opened(root)) for root in parts]
+    ids = [ClusterMember.id_of(Opened(root)) for root in parts]
     assert len(set(ids)) == 3
     assert ids[1] == own, "the store that the ledgers name keeps its id"
     for root in parts:
-        assert [each.id for each in sorted(read_ledger(Opened(root)).keys["q"].members)] == ids
+        assert [each.id for each in sorted(Ledger.read(Opened(root)).keys["q"].members)] == ids
 
 
 def test_a_copy_says_that_its_original_has_the_part(cluster: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import log_id_path
-from store_format.bookkeeping.journal import read_journal
+from store_format.bookkeeping.identity import LogPlace
+from store_format.bookkeeping.journal import Journal
 from store_format.commit.append import recover
 from store_format.commit.journal_place import is_concluded
 from store_format.commit.options import CommitOptions
@@ -80,7 +80,7 @@ def test_killed_at_each_change_and_with_another_commitlog(
         if is_broken_off(place, "elsewhere"):
             for id_was_moved in (False, True):
                 if id_was_moved:
-                    os.rename(log_id_path(str(log)), log_id_path(str(moved)))
+                    os.rename(LogPlace.id_path(str(log)), LogPlace.id_path(str(moved)))
                 directory = log if id_was_moved else moved
                 with (
                     unchanged(place / "store"),
@@ -93,13 +93,13 @@ def test_killed_at_each_change_and_with_another_commitlog(
                 assert said.startswith("The next writer refuses")
                 assert said.endswith(str(caught.value))
             refused += 1
-        elif os.path.exists(log_id_path(str(log))):
-            os.rename(log_id_path(str(log)), log_id_path(str(moved)))
+        elif os.path.exists(LogPlace.id_path(str(log))):
+            os.rename(LogPlace.id_path(str(log)), LogPlace.id_path(str(moved)))
         with unchanged(log):
             complete(place, "elsewhere", moved)
         log.rename(other / "log")
         shutil.rmtree(moved)
-        os.unlink(log_id_path(str(moved)))
+        os.unlink(LogPlace.id_path(str(moved)))
     assert refused > 30 // every
 
 
@@ -158,7 +158,7 @@ def test_killed_at_each_change_and_the_start_of_the_commit_deleted(
     for at, place in killed_stores(forks, before, tmp_path, "kill", write, "store", every=every):
         if not states.is_new(place):
             continue
-        store, journal = place / "store", read_journal(Opened(str(place / "store")))
+        store, journal = place / "store", Journal.read(Opened(str(place / "store")))
         files = sorted((store / "commitlog").iterdir())
         if (
             journal is None

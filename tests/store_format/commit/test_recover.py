@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from store_format import kernels
-from store_format.bookkeeping.ledger import read_given_up, read_ledger
+from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.recover import RecoverPlan, recover
 from store_format.commitlog.log import CommitLog
@@ -270,9 +270,9 @@ def test_a_copy_takes_the_ledger_of_the_last_flush(tmp_path: Path) -> None:
     world = new_world(tmp_path)
     world.append(numbered("T", 800, 10, queues=1), sync=False)
     (world.root / ".rmqlog/ledger.json").write_bytes(b"")
-    before = read_ledger(Opened(str(world.root)))
+    before = Ledger.read(Opened(str(world.root)))
     recover(str(world.root), into=str(tmp_path / "new")).apply()
-    assert read_ledger(Opened(str(tmp_path / "new"))).last == before.last
+    assert Ledger.read(Opened(str(tmp_path / "new"))).last == before.last
     assert _rows(tmp_path / "new") == _rows(world.root)
 
 
@@ -291,7 +291,7 @@ def test_messages_that_only_their_neighbours_show_are_given_up(tmp_path: Path, l
     root = str(world.root)
     assert diagnose(root).summary.lost_entries == len(lost)
     recover(root).apply()
-    assert read_given_up(Opened(root)).messages == (unnamed,)
+    assert GivenUp.read(Opened(root)).messages == (unnamed,)
     assert diagnose(root).summary.lost_entries == len(lost) - (unnamed[3] - unnamed[2])
 
 

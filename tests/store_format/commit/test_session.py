@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.ledger import ServiceTurn, read_ledger
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.errors import IllegalMessageError, StoreInUseError
@@ -42,7 +42,7 @@ def test_a_turn_is_always_carried_out(root: Path) -> None:
         session.append(_columns(0, 4), turn=ServiceTurn("schedule/1", 10, 6))
         session.append(_columns(4, 4), turn=ServiceTurn("schedule/1", 3, 0))
     assert _bodies(root) == 8
-    entry = read_ledger(Opened(str(root))).keys["rmqlog/schedule/1"]
+    entry = Ledger.read(Opened(str(root))).keys["rmqlog/schedule/1"]
     assert (entry.number, entry.began, entry.kept, entry.units) == (3, 0, True, 4)
 
 

@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.journal import read_journal
+from store_format.bookkeeping.journal import Journal
 from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
@@ -349,7 +349,7 @@ def test_a_commit_that_is_not_complete_creates_the_topic(
     for _, killed in killed_stores(
         forks, root, tmp_path, "kill", commit_killed, numbered("T", 100, 8), 1_700_000_300_000, every=5
     ):
-        journal = read_journal(Opened(str(killed)))
+        journal = Journal.read(Opened(str(killed)))
         if journal is not None:
             begun += 1
             assert deleted_until(Opened(str(killed)))("T") == journal.base

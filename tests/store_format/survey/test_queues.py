@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from store_format import MessageStore
-from store_format.bookkeeping.ledger import ledger_path, read_ledger
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.recover import recover
 from store_format.consumequeue.dispatch import ENTRY_ROW, pack_entries
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
@@ -284,12 +284,12 @@ def test_the_ledger_knows_the_ends_of_the_last_commits(root: Path) -> None:
     log = Store.open(str(root)).log
     assert _ends(ledger_ends(Opened(str(root)), log)) == {("T", 0): 5, ("V", 0): 3}
     assert "ledger.json ends V-0 at offset 3" in ledger_ends(Opened(str(root)), log)["V", 0].evidence
-    Path(ledger_path(Opened(str(root)))).write_text("{}")
+    Path(Ledger.path(Opened(str(root)))).write_text("{}")
     assert ledger_ends(Opened(str(root)), log) == {}
 
 
 def test_a_broker_may_have_written_to_queues_of_earlier_commits(root: Path) -> None:
-    ledger = read_ledger(Opened(str(root)))
+    ledger = Ledger.read(Opened(str(root)))
     assert ledger.last is not None
     next_to_it, later = (replace(ledger.last, start=ledger.last.stop + size) for size in (0, 100))
     assert ledger.with_entry(None, next_to_it, {("V", 0): 4}).ends == {("T", 0): 5, ("V", 0): 4}
@@ -297,7 +297,7 @@ def test_a_broker_may_have_written_to_queues_of_earlier_commits(root: Path) -> N
 
 
 def test_a_commit_that_was_cut_shows_nothing(root: Path) -> None:
-    last = json.loads(Path(ledger_path(Opened(str(root)))).read_text())["last"]
+    last = json.loads(Path(Ledger.path(Opened(str(root)))).read_text())["last"]
     overwrite(root / "commitlog/00000000000000000000", last["last_offset"], bytes(last["last_size"]))
     assert ledger_ends(Opened(str(root)), Store.open(str(root)).log) == {}
 

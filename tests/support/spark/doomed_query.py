@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.spark.data_source import RmqLogDataSource
 from rmq_spark.spark.writers import RmqLogStreamWriter
-from store_format.bookkeeping.journal import journal_path
+from store_format.bookkeeping.journal import Journal
 from store_format.opened.store import Opened
 from tests.support.failing_writer import Failure, install
 from tests.support.writes import SMALL
@@ -57,7 +57,7 @@ class _Doom(Failure):
 class _DoomedWriter(RmqLogStreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         when, what, name, part = (os.environ.get(KILL, "").split() + [""] * 4)[:4]
-        is_again = os.path.exists(journal_path(Opened(self._target.options.path)))
+        is_again = os.path.exists(Journal.path(Opened(self._target.options.path)))
         doom = _Doom(what, name if is_again == (when == "again") else "", part)
         originals = install(doom)
         try:

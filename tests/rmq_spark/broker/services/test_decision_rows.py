@@ -12,7 +12,7 @@ from rmq_spark.broker.services.decision_rows import check_name_columns, collect_
 from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.write.stage_and_commit import begin_write
 from rmq_spark.write.target import open_target
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import Ledger
 from store_format.errors import (
     IllegalMessageError,
     OptionError,
@@ -48,7 +48,7 @@ def test_rows_are_decided_once_for_each_key(tmp_path: Path) -> None:
     assert decide(path, named("C"), key=("job", 1)) == 0  # the same batch again, as the key says
     assert visible(path) == ["A", "B"]
     assert decide(path, named("A"), key=("job", 2)) == 0  # decided already: nothing is written
-    assert read_ledger(Opened(str(path))).has(("job", 2))
+    assert Ledger.read(Opened(str(path))).has(("job", 2))
     assert decide(path, [{"halfQueueOffset": 3}], transaction="rollback") == 1
     assert states(path) == {"A": "committed", "B": "committed", "C": "pending", "D": "rolled back"}
     assert not list((path / ".rmqlog" / "staging").iterdir())
@@ -72,7 +72,7 @@ def test_rows_that_decide_nothing_are_named_and_nothing_is_written(
     with pytest.raises((OptionError, IllegalMessageError), match=match):
         decide(path, rows, key=("job", 1), **options)
     assert visible(path) == []
-    assert not read_ledger(Opened(str(path))).has(("job", 1))
+    assert not Ledger.read(Opened(str(path))).has(("job", 1))
 
 
 def test_a_cluster_is_decided_store_by_store(tmp_path: Path) -> None:

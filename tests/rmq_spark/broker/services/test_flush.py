@@ -11,8 +11,8 @@ from rmq_spark.broker.services.service import Now
 from rmq_spark.broker.services.turn import FlushService, is_flush_due, take_turn
 from rmq_spark.services import Services, run_once
 from store_format import MessageStore
-from store_format.bookkeeping.journal import StoreState, abort_mark
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.journal import Abort, StoreState
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.options import CommitOptions
 from store_format.metadata.read import BrokerConf, read_checkpoint
 from store_format.opened.store import Opened
@@ -46,7 +46,7 @@ def test_a_flush_leaves_a_clean_store_and_the_checkpoint_of_the_last_message(roo
     assert (row["service"], row["due"], row["done"]) == ("flush", 1, 1)
     assert not (root / "abort").exists()
     assert MessageStore.open(str(root)).state is StoreState.CLEAN
-    checkpoint, last = read_checkpoint(f"{root}/checkpoint"), read_ledger(Opened(str(root))).last
+    checkpoint, last = read_checkpoint(f"{root}/checkpoint"), Ledger.read(Opened(str(root))).last
     assert checkpoint is not None
     assert last is not None
     assert (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) == (1_700_000_100_000,) * 2
@@ -66,7 +66,7 @@ def test_the_service_flushes_at_its_intervals(root: Path) -> None:
     assert turn(0) == (1, None)  # the time of the last flush is unknown
     append(root, numbered("T", 4, 4), options=_ASYNC)
     assert turn(9_999) == (0, 10_000)
-    assert abort_mark(Opened(str(root))), "the turn itself flushes nothing"
+    assert Abort.read_mark(Opened(str(root))), "the turn itself flushes nothing"
     assert turn(10_000) == (1, None)
     append(root, numbered("T", 8, 100), options=_ASYNC)  # more than 4 pages
     assert turn(10_100) == (0, 10_500)
@@ -76,22 +76,22 @@ def test_the_service_flushes_at_its_intervals(root: Path) -> None:
 
 def test_a_delivery_on_a_store_with_async_flush_flushes_nothing(root: Path) -> None:
     append_delayed(root, delayed("T", 1, 0, 6), sync=False)
-    assert abort_mark(Opened(str(root)))
+    assert Abort.read_mark(Opened(str(root)))
     (row,) = run_once(str(root), ["schedule"], BEGIN_MS + 5_000, apply=True).to_pylist()
     assert row["done"] == 6
-    assert abort_mark(Opened(str(root))), "the delivered messages wait for the flush too"
+    assert Abort.read_mark(Opened(str(root))), "the delivered messages wait for the flush too"
     run_once(str(root), ["schedule", "flush"], BEGIN_MS + 6_000, apply=True)
-    assert abort_mark(Opened(str(root))) is None
+    assert Abort.read_mark(Opened(str(root))) is None
 
 
 def test_the_settings_decide_before_the_last_commit_does(root: Path) -> None:
     append_delayed(root, delayed("T", 1, 0, 6), sync=True)
     settings = BrokerConf.of({"flushDiskType": "ASYNC_FLUSH"}, "test")
     run_once(str(root), ["schedule"], BEGIN_MS + 5_000, broker_conf=settings, apply=True)
-    assert abort_mark(Opened(str(root)))
+    assert Abort.read_mark(Opened(str(root)))
     settings = BrokerConf.of({"flushDiskType": "SYNC_FLUSH"}, "test")
     run_once(str(root), ["schedule"], BEGIN_MS + 6_000, broker_conf=settings, apply=True)
-    assert abort_mark(Opened(str(root))) is None
+    assert Abort.read_mark(Opened(str(root))) is None
 
 
 def test_a_flush_goes_over_all_files_of_several_directories(root: Path, tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_the_loop_flushes_when_it_ends(root: Path) -> None:
         while not turns:
             time.sleep(0.01)
         append(root, numbered("T", 0, 4), options=CommitOptions(sync=False, lock_timeout=10))
-    assert abort_mark(Opened(str(root))) is None
+    assert Abort.read_mark(Opened(str(root))) is None

@@ -12,7 +12,7 @@ from rmq_spark.broker.pop.revive import ReviveService
 from rmq_spark.broker.services.service import Now
 from rmq_spark.services import Services, run_once
 from store_format import MessageStore
-from store_format.bookkeeping.ledger import read_counters, read_ledger
+from store_format.bookkeeping.ledger import Ledger, ServiceCounters
 from store_format.errors import CorruptStoreError
 from store_format.opened.store import Opened
 from store_format.pop.log import InFlightLog, in_flight_directory
@@ -49,7 +49,7 @@ def test_messages_come_again_without_a_living_consumer(root: Path) -> None:
     assert turn(root, NOW_MS + 61_500) == {"due": 5, "done": 5, "lateMs": 1_500}
     assert turn(root, NOW_MS + 61_501) == {"due": 0, "done": 0, "lateMs": None}
     assert bodies(root, RETRY).total() == 5
-    counters = read_counters(Opened(str(root)))
+    counters = ServiceCounters.read_all(Opened(str(root)))
     assert counters is not None
     assert (counters["revive"].turns, counters["revive"].done) == (1, 5)
 
@@ -57,13 +57,13 @@ def test_messages_come_again_without_a_living_consumer(root: Path) -> None:
 def test_the_plan_names_each_message_and_changes_nothing(root: Path, unchanged: Unchanged) -> None:
     store, now = MessageStore.open(str(root)), Now(NOW_MS + 60_000)
     with unchanged(root):
-        plan = ReviveService().plan(store, read_ledger(Opened(str(root))), now)
+        plan = ReviveService().plan(store, Ledger.read(Opened(str(root))), now)
     assert (plan.due, plan.changes, plan.next_due, plan.late_ms) == (5, True, None, 0)
     rows = plan.table().to_pylist()
     assert [(row["group"], row["topic"], row["queueId"], row["queueOffset"]) for row in rows] == [
         ("g", "T", 0, offset) for offset in range(5)
     ]
-    early = ReviveService().plan(store, read_ledger(Opened(str(root))), Now(NOW_MS))
+    early = ReviveService().plan(store, Ledger.read(Opened(str(root))), Now(NOW_MS))
     assert (early.due, early.changes, early.next_due, early.late_ms) == (0, False, now.ms, None)
 
 
@@ -71,7 +71,7 @@ def test_the_next_turn_is_due_when_more_becomes_visible(root: Path) -> None:
     log = InFlightLog(in_flight_directory(Opened(str(root)), "g", "T"))
     log.run(lambda state: state.hand_out(0, 1, range(3), 3, NOW_MS + 5_000, 60_000))
     log.close()
-    store, ledger = MessageStore.open(str(root)), read_ledger(Opened(str(root)))
+    store, ledger = MessageStore.open(str(root)), Ledger.read(Opened(str(root)))
     assert ReviveService().plan(store, ledger, Now(NOW_MS + 60_000)).next_due == NOW_MS + 65_000
 
 

@@ -15,7 +15,7 @@ from rmq_spark.broker.services import schedule
 from rmq_spark.broker.services.service import Now
 from rmq_spark.services import recover, run_once
 from store_format import MessageStore
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
@@ -218,7 +218,7 @@ def test_the_plan_lists_the_due_messages_and_writes_nothing(golden: Golden, unch
     root = golden("delay-tx-5.5.0")
     with unchanged(root):
         store = MessageStore.open(str(root))
-        plan = schedule.Schedule().plan(store, read_ledger(Opened(str(root))), Now(_FUTURE_MS))
+        plan = schedule.Schedule().plan(store, Ledger.read(Opened(str(root))), Now(_FUTURE_MS))
         table = plan.table()
     assert plan.due == table.num_rows == 43
     assert table.column_names[0] == "delayLevel"

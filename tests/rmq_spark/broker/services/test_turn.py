@@ -11,7 +11,7 @@ from rmq_spark.broker.services.schedule import Schedule, SchedulePlan
 from rmq_spark.broker.services.service import Now
 from rmq_spark.broker.services.turn import chosen_services, take_turn, turn_table
 from rmq_spark.services import recover, run_once
-from store_format.bookkeeping.ledger import Ledger, read_counters
+from store_format.bookkeeping.ledger import Ledger, ServiceCounters
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf
 from store_format.opened.store import Opened
@@ -93,7 +93,7 @@ def test_an_error_of_a_service_does_not_keep_the_others_from_their_turn(root: Pa
     assert isinstance(failing.errors[0], CorruptStoreError)
     assert (failing.due, failing.done, failing.has_worked) == (0, 0, False)
     assert (schedule.errors, schedule.done, schedule.has_worked) == ((), 5, True)
-    counters = read_counters(Opened(str(root)))
+    counters = ServiceCounters.read_all(Opened(str(root)))
     assert counters is not None
     assert (counters["failing"].failures, counters["schedule"].failures) == (1, 0)
     assert (counters["failing"].done, counters["schedule"].done) == (0, 5)
@@ -111,7 +111,7 @@ def test_a_report_has_what_was_done_beside_the_errors(root: Path) -> None:
     assert (report.due, report.done, len(report.errors)) == (7, 5, 2)
     # the next turn is for the levels that go on: not at once for those that failed
     assert report.next_due == BEGIN_MS + 2 * 3_600_000
-    counters = read_counters(Opened(str(root)))
+    counters = ServiceCounters.read_all(Opened(str(root)))
     assert counters is not None
     assert (counters["schedule"].done, counters["schedule"].failures) == (5, 1)
     (row,) = turn_table([report]).to_pylist()
@@ -150,7 +150,7 @@ def test_above_the_limit_of_the_disk_no_message_is_stored(root: Path) -> None:
 def test_counters_count_turns_that_did_something(root: Path) -> None:
     for now_ms in (BEGIN_MS, _LATER_MS, _LATER_MS + 1, _LATER_MS + 2):
         run_once(str(root), ["schedule"], now_ms, apply=True)
-    counters = read_counters(Opened(str(root)))
+    counters = ServiceCounters.read_all(Opened(str(root)))
     assert counters is not None
     counted = counters["schedule"]
     assert (counted.turns, counted.done, counted.last_turn) == (1, 5, _LATER_MS)
