@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,8 +36,8 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0")
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
-class Project:
-    """A copy of the project, and the section of CONTRIBUTING.md that is followed in it."""
+class Section:
+    """A section of CONTRIBUTING.md that is followed in a copy of the project at `root`."""
 
     def __init__(self, root: Path, heading: str, **names: str) -> None:
         """`names` are the values of `<name>`, `<verb>` and `<module>` in the section."""
@@ -49,10 +49,7 @@ class Project:
         self.paths = sorted(set(re.findall(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|md|txt))`", section)))
         self.steps = section
         self.changed: set[str] = set()
-        for tree in TREES:
-            shutil.copytree(ROOT / tree, root / tree)
-        for file in FILES:
-            shutil.copy2(ROOT / file, root / file)
+        self.tests: list[str] = []  # those to run
 
     def path(self, end: str) -> str:
         """The only path of the section that is `end`, or ends in it."""
@@ -101,35 +98,9 @@ class Project:
         text = re.sub(r"^(### .*\n\n)", r"\1- A line.\n", text, count=1, flags=re.MULTILINE)
         (self.root / self.path("CHANGELOG.md")).write_text(text, encoding="utf-8")
 
-    def run(self, *arguments: str) -> str:
-        """Runs Python in the copy; returns its output."""
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.root,
-            env=os.environ | {"PYTHONPATH": str(self.root)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def make_docs(self) -> str:
-        """Runs the commands of `make docs`; returns their output."""
-        self.says("make docs")
-        makefile = (self.root / "Makefile").read_text(encoding="utf-8")
-        recipe = makefile.split("\ndocs:")[1].split("\n\n")[0]
-        commands = re.findall(r"^\t\S+/python (.+)$", recipe, re.MULTILINE)
-        assert len(commands) == 2
-        return "".join(self.run(*command.split()) for command in commands)
-
-    def check(self, *ends: str, also: Sequence[str] = ()) -> None:
-        """Runs lint over the changed files, and the quick tests of these files and of the pages."""
-        python = sorted(path for path in self.changed if path.endswith(".py"))
-        self.run("-m", "ruff", "check", "-q", *python)
-        self.run("-m", "ruff", "format", "-q", "--check", *python)
-        tests = [*map(self.path, ends), *OF_THE_PAGES, *also]
-        self.run(*PYTEST, "--quick", *tests)
+    def test(self, *ends: str, also: Sequence[str] = ()) -> None:
+        """Notes the quick tests to run: these files of the section, and others."""
+        self.tests += [*map(self.path, ends), *also]
 
     def rows(self, name: str) -> dict[str, str]:
         """Page -> its first row or heading for `name`, of the generated pages that have one."""
@@ -142,23 +113,76 @@ class Project:
         return found
 
 
-def test_add_an_option(tmp_path: Path) -> None:
+def copied(root: Path) -> Path:
+    """A copy of the project."""
+    for tree in TREES:
+        shutil.copytree(ROOT / tree, root / tree)
+    for file in FILES:
+        shutil.copy2(ROOT / file, root / file)
+    return root
+
+
+def run(root: Path, *arguments: str) -> str:
+    """Runs Python in the copy; returns its output."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def make_docs(root: Path) -> str:
+    """Runs the commands of `make docs`; returns their output."""
+    recipe = (root / "Makefile").read_text(encoding="utf-8").split("\ndocs:")[1].split("\n\n")[0]
+    commands = re.findall(r"^\t\S+/python (.+)$", recipe, re.MULTILINE)
+    assert len(commands) == 2
+    return "".join(run(root, *command.split()) for command in commands)
+
+
+def check(root: Path, sections: Sequence[Section]) -> None:
+    """Runs lint over the changed files, and the quick tests that the sections name and those of the pages."""
+    python = sorted({path for each in sections for path in each.changed if path.endswith(".py")})
+    run(root, "-m", "ruff", "check", "-q", *python)
+    run(root, "-m", "ruff", "format", "-q", "--check", *python)
+    tests = dict.fromkeys([*(path for each in sections for path in each.tests), *OF_THE_PAGES])
+    run(root, *PYTEST, "--quick", *tests)
+
+
+def test_each_section_works(tmp_path: Path) -> None:
+    """All sections "Add …", one after the other in one copy."""
+    root = copied(tmp_path)
+    adds = (add_an_option, add_a_column, add_a_view, add_a_kind, add_a_verb, add_a_service, add_a_layout)
+    followed = [follow(root) for follow in adds]
+    sections = [next(each) for each in followed]
+    output = make_docs(root)
+    assert "Whether the column `body` is read." in output
+    for each in followed:
+        assert next(each, None) is None  # what the section says holds with the new pages
+    check(root, sections)
+
+
+def add_an_option(root: Path) -> Iterator[Section]:
     """The option `bodies`: false leaves the column `body` out."""
-    project = Project(tmp_path, "Add an option")
-    project.says("ReadOptions", "CHOICES", "PRECEDENCE", "combined")
-    project.insert(
+    section = Section(root, "Add an option")
+    section.says("ReadOptions", "CHOICES", "PRECEDENCE", "combined")
+    section.insert(
         "options/read_options.py",
         '    Option(\n        "propertyColumns",\n',
         '    Option("bodies", "boolean", values.boolean, "Whether the column `body` is read.", "true"),\n',
     )
-    project.insert("options/read_options.py", "    property_columns: tuple[str, ...]\n", "    bodies: bool\n")
-    project.change(
+    section.insert("options/read_options.py", "    property_columns: tuple[str, ...]\n", "    bodies: bool\n")
+    section.change(
         "rmq_spark/plan/output_fields.py",
         "    is_shared = options.group",
         '    left_out = () if options.bodies else ("body",)\n    is_shared = options.group',
     )
-    project.note_change()
-    project.append(
+    section.note_change()
+    section.append(
         "test_read_options.py",
         """
 
@@ -169,18 +193,18 @@ def test_bodies() -> None:
         parse_read_options({"path": "/a", "bodies": "some"})
 """,
     )
-    project.change(
+    section.change(
         "rmq_spark/plan/output_fields.py",
         "for name in options.columns or defaults]\n",
         "for name in options.columns or defaults if name not in left_out]\n",
     )
-    project.says("tests/rmq_spark/plan/", "test_resolved_values_are_said_once_with_defaults_and_moments")
-    tests = project.path("test_read_options.py")
-    project.change(
+    section.says("tests/rmq_spark/plan/", "test_resolved_values_are_said_once_with_defaults_and_moments")
+    tests = section.path("test_read_options.py")
+    section.change(
         tests, '("columns", "body,flag"),', '("columns", "body,flag"),\n        ("bodies", "true"),'
     )
     effect = "tests/rmq_spark/plan/test_output_fields.py"
-    with (tmp_path / effect).open("a", encoding="utf-8") as file:
+    with (root / effect).open("a", encoding="utf-8") as file:
         file.write(
             """
 
@@ -189,58 +213,56 @@ def test_bodies() -> None:
     assert "body" not in names(fields_from_options(options(bodies="false")))
 """
         )
-    assert "Whether the column `body` is read." in project.make_docs()
-    assert len(project.rows("bodies")) == 2
-    project.check("test_read_options.py", also=[effect, "tests/rmq_spark/options"])
+    section.says("make docs")
+    section.test("test_read_options.py", also=[effect, "tests/rmq_spark/options"])
+    yield section
+    assert len(section.rows("bodies")) == 2
 
 
-def test_add_a_column(tmp_path: Path) -> None:
+def add_a_column(root: Path) -> Iterator[Section]:
     """The column `storedQueueId`: the queue id in the stored bytes."""
-    project = Project(tmp_path, "Add a column")
-    project.says("COLUMNS", "_BUILDERS", "_PROPERTY_OF", "_CONTENT", "COLUMN_TABLE", "WRITE_COLUMNS")
-    project.insert(
+    section = Section(root, "Add a column")
+    section.says("COLUMNS", "_BUILDERS", "_PROPERTY_OF", "_CONTENT", "COLUMN_TABLE", "WRITE_COLUMNS")
+    section.insert(
         "message/columns.py", '    "_corrupt_record": _STRING,\n', '    "storedQueueId": pa.int32(),\n'
     )
-    project.insert(
+    section.insert(
         "decode.py",
         '    "_corrupt_record": lambda',
         '    "storedQueueId": lambda rows: rows.header("queue_id"),\n',
     )
-    project.insert(
+    section.insert(
         "output_fields.py",
         "    Column(CORRUPT_RECORD, ",
         '    Column("storedQueueId", "The queue id in the stored bytes.", True),\n',
     )
-    project.insert(
+    section.insert(
         "produce/columns.py",
         '    WriteColumn(\n        "_corrupt_record",\n',
         '    WriteColumn("storedQueueId", (), "Ignored: `queueId` counts."),\n',
     )
-    project.note_change()
-    project.says("expected_row", "inner_rows", "ON_REQUEST")
-    project.insert(
+    section.note_change()
+    section.says("expected_row", "inner_rows", "ON_REQUEST")
+    section.insert(
         "support/rows.py",
         '        "_corrupt_record": None,\n',
         '        "storedQueueId": message.queue_id,\n',
     )
-    project.change(
-        project.path("test_output_fields.py"),
+    section.change(
+        section.path("test_output_fields.py"),
         '    "rawBody binary, _corrupt_record string"\n',
         '    "rawBody binary, storedQueueId int, _corrupt_record string"\n',
     )
-    project.make_docs()
-    assert "docs/write.md" in project.rows("storedQueueId")
-    project.check(
-        "test_columns.py",
-        "test_output_fields.py",
-        also=["tests/rmq_spark/produce/test_columns.py"],
-    )
+    section.says("make docs")
+    section.test("test_columns.py", "test_output_fields.py", also=["tests/rmq_spark/produce/test_columns.py"])
+    yield section
+    assert "docs/write.md" in section.rows("storedQueueId")
 
 
-def test_add_a_view(tmp_path: Path) -> None:
+def add_a_view(root: Path) -> Iterator[Section]:
     """The view `logFiles`: one row for each file of the commitlog."""
-    project = Project(tmp_path, "Add a view", name="log_files")
-    project.create(
+    section = Section(root, "Add a view", name="log_files")
+    section.create(
         "views/log_files.py",
         '''
 """The view `logFiles`: the files of the commitlog."""
@@ -274,15 +296,15 @@ def log_files(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
 VIEW = View("logFiles", "The files of the commitlog.", LOG_FILE_COLUMNS, log_files)
 ''',
     )
-    project.says("VIEWS")
-    registry = project.path("views/registry.py")
-    project.change(
+    section.says("VIEWS")
+    registry = section.path("views/registry.py")
+    section.change(
         registry, "    lag_by_topic,\n    problems,\n", "    lag_by_topic,\n    log_files,\n    problems,\n"
     )
-    project.change(registry, "    problems.VIEW,\n", "    problems.VIEW,\n    log_files.VIEW,\n")
-    project.change(project.path("docs/read.md"), "**Views**", "**Views** (`logFiles`)")
-    project.note_change()
-    project.create(
+    section.change(registry, "    problems.VIEW,\n", "    problems.VIEW,\n    log_files.VIEW,\n")
+    section.change(section.path("docs/read.md"), "**Views**", "**Views** (`logFiles`)")
+    section.note_change()
+    section.create(
         "views/test_log_files.py",
         '''
 """The view `logFiles`, of a golden store."""
@@ -299,23 +321,24 @@ def test_each_file_has_a_row(golden: Golden) -> None:
     assert [row["path"] for row in rows] == sorted(map(str, (root / "commitlog").iterdir()))
 ''',
     )
-    project.make_docs()
-    assert len(project.rows("logFiles")) == 2
-    hostile = project.path("views/test_hostile.py")  # takes half a minute with all views
-    assert (tmp_path / hostile).exists()
-    project.check("test_log_files.py", "views/test_registry.py", "test_overview_commands.py")
+    section.says("make docs")
+    hostile = section.path("views/test_hostile.py")  # takes half a minute with all views
+    assert (root / hostile).exists()
+    section.test("test_log_files.py", "views/test_registry.py", "test_overview_commands.py")
+    yield section
+    assert len(section.rows("logFiles")) == 2
 
 
-def test_add_a_kind_of_queue_file(tmp_path: Path) -> None:
+def add_a_kind(root: Path) -> Iterator[Section]:
     """The kind `wide`: a unit has four bytes more than one of a simple queue."""
-    project = Project(tmp_path, "Add a kind of queue file", name="wide")
-    project.says("FOLDERS", "LAYOUTS", "UnitRules", "RULES", "offset_at", "QueueSlice.read")
-    files, units = project.path("consumequeue/files.py"), project.path("consumequeue/units.py")
-    project.change(files, 'QueueKind = Literal["simple", ', 'QueueKind = Literal["simple", "wide", ')
-    project.change(files, '"batch": "batchconsumequeue"}', '"batch": "batchconsumequeue", "wide": "wide"}')
+    section = Section(root, "Add a kind of queue file", name="wide")
+    section.says("FOLDERS", "LAYOUTS", "UnitRules", "RULES", "offset_at", "QueueSlice.read")
+    files, units = section.path("consumequeue/files.py"), section.path("consumequeue/units.py")
+    section.change(files, 'QueueKind = Literal["simple", ', 'QueueKind = Literal["simple", "wide", ')
+    section.change(files, '"batch": "batchconsumequeue"}', '"batch": "batchconsumequeue", "wide": "wide"}')
     wide = 'LAYOUTS["wide"] = np.dtype([*CQ_UNIT.descr, ("more", ">i4")])\n'
-    project.change(files, "_ROCKSDB_FOLDERS = ", f"{wide}_ROCKSDB_FOLDERS = ")
-    project.change(
+    section.change(files, "_ROCKSDB_FOLDERS = ", f"{wide}_ROCKSDB_FOLDERS = ")
+    section.change(
         units,
         "\n\nRULES: ",
         """
@@ -332,15 +355,15 @@ def _wide_entries(bounds: QueueBounds, start: int, stop: int) -> tuple[NDArray[n
 
 RULES: """,
     )
-    project.change(
+    section.change(
         units,
         "_batch_edges, _batch_entries),\n",
         '_batch_edges, _batch_entries),\n    "wide": UnitRules(valid_units, _wide_edges, _wide_entries),\n',
     )
     for end in ("offset_by_time.py", "unsupported.py"):
-        assert (tmp_path / project.path(end)).exists()
-    project.note_change()
-    project.create(
+        assert (root / section.path(end)).exists()
+    section.note_change()
+    section.create(
         "test_wide.py",
         '''
 """Queues of the kind `wide`."""
@@ -372,16 +395,17 @@ def test_a_queue_is_found_and_read(tmp_path: Path) -> None:
     assert offsets.tolist() == found["more"].tolist() == [1, 2]
 ''',
     )
-    project.check("test_wide.py", also=["tests/store_format/consumequeue/test_slices_travel.py"])
+    section.test("test_wide.py", also=["tests/store_format/consumequeue/test_slices_travel.py"])
+    yield section
 
 
-def test_add_a_verb(tmp_path: Path) -> None:
+def add_a_verb(root: Path) -> Iterator[Section]:
     """`rmqlog names`: the names of the topics."""
-    project = Project(tmp_path, "Add a verb to rmqlog", verb="names", module="overview")
-    project.says("names_", "store_argument", "filter_options", "output_options", "FAMILIES")
+    section = Section(root, "Add a verb to rmqlog", verb="names", module="overview")
+    section.says("names_", "store_argument", "filter_options", "output_options", "FAMILIES")
     for end in ("cli/options.py", "cli/view_rows.py", "cli/output.py"):
-        assert (tmp_path / project.path(end)).exists()
-    project.append(
+        assert (root / section.path(end)).exists()
+    section.append(
         "commands/overview.py",
         '''
 
@@ -400,19 +424,19 @@ def names_(stores: list[MessageStore], filters: MessageChoice, output: Output) -
     return OK
 ''',
     )
-    project.change(
-        project.path("cli/main.py"),
+    section.change(
+        section.path("cli/main.py"),
         '"ls": "overview", "du": "overview"}',
         '"ls": "overview", "du": "overview", "names": "overview"}',
     )
-    project.note_change()
-    tests = project.path("test_overview_commands.py")
-    project.change(
+    section.note_change()
+    tests = section.path("test_overview_commands.py")
+    section.change(
         tests,
         "from store_format import MessageStore\n",
         "from rmq_spark.cli.exit_codes import NOT_FOUND\nfrom store_format import MessageStore\n",
     )
-    project.append(
+    section.append(
         "test_overview_commands.py",
         """
 
@@ -424,78 +448,81 @@ def test_names(rmqlog: Runner, golden: Golden) -> None:
     assert rmqlog("names", golden(STORE), "--topic", "nothing*").code == NOT_FOUND
 """,
     )
-    project.make_docs()
-    assert len(project.rows("names")) == 2
-    project.says("EMPTY", "OTHERS")
-    codes = project.path("test_exit_codes.py")
-    project.change(codes, '    "ls": ("-q", 99),\n', '    "ls": ("-q", 99),\n    "names": ("-t", "None*"),\n')
-    assert "The names of all topics." in project.run("-m", "rmq_spark.cli", "--help")
-    project.check("test_overview_commands.py", "test_commands.py", "test_exit_codes.py")
+    section.says("make docs")
+    section.says("EMPTY", "OTHERS")
+    codes = section.path("test_exit_codes.py")
+    section.change(codes, '    "ls": ("-q", 99),\n', '    "ls": ("-q", 99),\n    "names": ("-t", "None*"),\n')
+    section.test("test_overview_commands.py", "test_commands.py", "test_exit_codes.py")
+    yield section
+    assert len(section.rows("names")) == 2
+    assert "The names of all topics." in run(root, "-m", "rmq_spark.cli", "--help")
 
 
-def test_add_a_service(tmp_path: Path) -> None:
+def add_a_service(root: Path) -> Iterator[Section]:
     """The service `audit`: copies each message of Jobs-0 to Audit-0."""
-    project = Project(tmp_path, "Add a service", name="audit")
-    project.says("StoredMessages", "MessageColumns", "ServicePlan", "Ledger.resume", "ServiceTurn")
-    project.says("due", "changes", "next_due", "late_ms", "table()", "apply(session)")
-    project.create("produce/audit.py", AUDIT_MESSAGES)
-    produced, service = project.module("produce/audit.py"), project.module("services/service.py")
-    project.create("services/audit.py", AUDIT_SERVICE.format(produced=produced, service=service))
-    registry = project.path("services/turn.py")
-    project.says("_BY_NAME", "NAMED_ONLY")
-    row = f'    "audit": "{project.module("services/audit.py")}:Audit",\n'
-    project.change(registry, '    "clean": ', f'{row}    "clean": ')
-    docs = project.path("docs/services.md")
-    project.change(docs, "| `flush` | writes", "| `audit` | copies messages of `Jobs` |\n| `flush` | writes")
-    project.append("docs/services.md", "\n## Audit\n\nThe service `audit` copies messages.\n")
-    project.note_change()
-    project.create("services/test_audit.py", AUDIT_TEST)
-    project.says("SCENARIOS", "_STATE_FILES")
-    scenarios = project.path("service_scenarios.py")
-    project.insert("service_scenarios.py", "SCENARIOS: dict[str, Scenario] = {", AUDIT_SCENARIO)
-    project.change(
+    section = Section(root, "Add a service", name="audit")
+    section.says("StoredMessages", "MessageColumns", "ServicePlan", "Ledger.resume", "ServiceTurn")
+    section.says("due", "changes", "next_due", "late_ms", "table()", "apply(session)")
+    section.create("produce/audit.py", AUDIT_MESSAGES)
+    produced, service = section.module("produce/audit.py"), section.module("services/service.py")
+    section.create("services/audit.py", AUDIT_SERVICE.format(produced=produced, service=service))
+    registry = section.path("services/turn.py")
+    section.says("_BY_NAME", "NAMED_ONLY")
+    row = f'    "audit": "{section.module("services/audit.py")}:Audit",\n'
+    section.change(registry, '    "clean": ', f'{row}    "clean": ')
+    docs = section.path("docs/services.md")
+    section.change(docs, "| `flush` | writes", "| `audit` | copies messages of `Jobs` |\n| `flush` | writes")
+    section.append("docs/services.md", "\n## Audit\n\nThe service `audit` copies messages.\n")
+    section.note_change()
+    section.create("services/test_audit.py", AUDIT_TEST)
+    section.says("SCENARIOS", "_STATE_FILES")
+    scenarios = section.path("service_scenarios.py")
+    section.insert("service_scenarios.py", "SCENARIOS: dict[str, Scenario] = {", AUDIT_SCENARIO)
+    section.change(
         scenarios,
         '    "clean": Scenario(',
         '    "audit": Scenario(_make_jobs, _run_audit, every=11),\n    "clean": Scenario(',
     )
-    project.change(
-        project.path("failing_service.py"), '    "timercheck",\n', '    "timercheck", "auditOffset.json",\n'
+    section.change(
+        section.path("failing_service.py"), '    "timercheck",\n', '    "timercheck", "auditOffset.json",\n'
     )
-    project.check("test_audit.py", also=["tests/rmq_spark/broker/services/test_turn.py"])
-    project.run(*PYTEST, f"{project.path('test_crash.py')}::test_killed_at_many_changes[audit-torn]")
+    section.test("test_audit.py", also=["tests/rmq_spark/broker/services/test_turn.py"])
+    crash = f"{section.path('test_crash.py')}::test_killed_at_many_changes[audit-torn]"
+    yield section
+    run(root, *PYTEST, crash)
 
 
 def test_change_a_text(tmp_path: Path) -> None:
     """The sentence of `minPartitions`: without a Chinese text it is shown in English and counted."""
-    project = Project(tmp_path, "Add or change a text of the reference")
+    section = Section(copied(tmp_path), "Add or change a text of the reference")
     table = "rmq_spark/options/read_options.py"
     old, new = (
         "The smallest number of partitions; queues are split for it.",
         "At least so many partitions; queues are split for it.",
     )
-    project.change(table, f'"{old}"', f'"{new}"')
-    texts = project.path("reference.zh-CN.txt")
+    section.change(table, f'"{old}"', f'"{new}"')
+    texts = section.path("reference.zh-CN.txt")
     (pair,) = re.findall(
         rf"^{re.escape(old)}\n.*\n\n", (tmp_path / texts).read_text(encoding="utf-8"), re.MULTILINE
     )
-    project.change(texts, pair, "")
-    assert project.make_docs().endswith(f"texts without a translation, shown in English: 1\n{new}\n")
-    pages = project.rows("minPartitions")
-    assert project.path("docs/options.zh-CN.md") in pages
+    section.change(texts, pair, "")
+    assert make_docs(tmp_path).endswith(f"texts without a translation, shown in English: 1\n{new}\n")
+    pages = section.rows("minPartitions")
+    assert section.path("docs/options.zh-CN.md") in pages
     assert len(pages) == 2
     assert all(row.endswith(f" | {new} |") for row in pages.values())
-    project.check("test_chinese.py")
-    project.append("reference.zh-CN.txt", f"\n{new}\n至少这么多分区；为此会拆分队列。\n")
-    assert project.make_docs() == ""
-    project.check("test_chinese.py")
+    check(tmp_path, [section])
+    section.append("reference.zh-CN.txt", f"\n{new}\n至少这么多分区；为此会拆分队列。\n")
+    assert make_docs(tmp_path) == ""
+    check(tmp_path, [section])
 
 
-def test_add_a_layout(tmp_path: Path) -> None:
+def add_a_layout(root: Path) -> Iterator[Section]:
     """The layout LEASE_UNIT, of 12 bytes."""
-    project = Project(tmp_path, "Add a layout")
-    project.says("LAYOUTS", "__all__")
-    layouts = project.path("layouts.py")
-    project.insert(
+    section = Section(root, "Add a layout")
+    section.says("LAYOUTS", "__all__")
+    layouts = section.path("layouts.py")
+    section.insert(
         "layouts.py",
         "# By name, for FORMAT.md",
         """LEASE_UNIT = unit(
@@ -506,23 +533,24 @@ def test_add_a_layout(tmp_path: Path) -> None:
 
 """,
     )
-    project.change(
+    section.change(
         layouts,
         '    "TIMER_CHECK": TIMER_CHECK,\n',
         '    "TIMER_CHECK": TIMER_CHECK,\n    "LEASE_UNIT": LEASE_UNIT,\n',
     )
-    project.change(layouts, '    "MAGIC_BLANK",\n', '    "LEASE_UNIT",\n    "MAGIC_BLANK",\n')
-    project.says("<!-- layout NAME -->", "<!-- end -->", "layouts.unpack", "layouts.pack")
-    project.append("FORMAT.md", "\n<!-- layout LEASE_UNIT -->\n<!-- end -->\n")
-    project.make_docs()
+    section.change(layouts, '    "MAGIC_BLANK",\n', '    "LEASE_UNIT",\n    "MAGIC_BLANK",\n')
+    section.says("<!-- layout NAME -->", "<!-- end -->", "layouts.unpack", "layouts.pack")
+    section.append("FORMAT.md", "\n<!-- layout LEASE_UNIT -->\n<!-- end -->\n")
+    section.says("make docs")
+    section.test("test_format_tables.py")
+    yield section
     assert "| 8 | 4 | int32 | `owner` | number of the owner |" in (
-        tmp_path / project.path("FORMAT.md")
+        root / section.path("FORMAT.md")
     ).read_text(encoding="utf-8")
     code = """from store_format import layouts
 packed = layouts.pack(layouts.LEASE_UNIT, dict(until=[7], owner=[1])).tobytes()
 print(len(packed), layouts.unpack(packed, layouts.LEASE_UNIT))"""
-    assert project.run("-c", code) == "12 [(7, 1)]\n"
-    project.check("test_format_tables.py")
+    assert run(root, "-c", code) == "12 [(7, 1)]\n"
 
 
 # ---- the service -------------------------------------------------------------------------------------------
