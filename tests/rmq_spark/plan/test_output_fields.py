@@ -5,11 +5,9 @@ from __future__ import annotations
 import pickle
 
 import pyarrow as pa
-import pytest
 
 from rmq_spark.options.read_options import ReadOptions, parse_read_options
 from rmq_spark.plan.output_fields import COLUMN_TABLE, OutputFields, fields_from_options
-from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 
 DEFAULT = (
@@ -28,9 +26,6 @@ ON_REQUEST = (
 
 def options(**more: str) -> ReadOptions:
     return parse_read_options({"path": "/a", **more})
-
-
-PROPERTY_ADVICE = "to get a message property as a column, name it in the option propertyColumns"
 
 
 def names(fields: OutputFields) -> tuple[str, ...]:
@@ -74,25 +69,3 @@ def test_permissive_adds_the_reason_at_the_end_unless_columns_are_named() -> Non
     assert names(fields_from_options(options(mode="PERMISSIVE", columns="body"))) == ("body",)
     reason_first = fields_from_options(options(columns="_corrupt_record,body"))
     assert names(reason_first) == ("_corrupt_record", "body")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"columns": "queueOfset"},
-         f"columns: unknown column 'queueOfset'; did you mean queueOffset? T{PROPERTY_ADVICE[1:]}"),
-        ({"columns": "region"}, f"columns: unknown column 'region'; {PROPERTY_ADVICE}"),
-        ({"columns": "body,Body"}, "columns: expected each column once, found 'body' twice"),
-        ({"propertyColumns": "TAGS"},
-         "propertyColumns: expected names of message properties, found 'TAGS'; tags is already a column"),
-        ({"propertyColumns": "Region,region"},
-         ("propertyColumns: expected each column once, found 'Region' and 'region', which are one column to "
-          "Spark")),
-        ({"propertyColumns": "a,a"}, "propertyColumns: expected each column once, found 'a' twice"),
-    ],
-)  # fmt: skip
-def test_columns_that_are_refused(given: dict[str, str], message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        fields_from_options(options(**given))
-    assert str(caught.value) == message
-    assert str(pickle.loads(pickle.dumps(caught.value))) == message

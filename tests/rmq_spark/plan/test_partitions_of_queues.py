@@ -18,7 +18,6 @@ from rmq_spark.plan.splits import Split
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
-from store_format.errors import OptionError
 from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered, update_topic
 
@@ -82,12 +81,6 @@ def test_queues_without_files_are_partitions_too(root: Path, tmp_path: Path) -> 
         {MessageQueue("T", BROKER, queue): [(0, 3)]} for queue in range(3)
     ]
     assert all(share.scan is not None for split in found for share in split.shares)
-
-
-@pytest.mark.parametrize("name", ["minPartitions", "maxBytesPerPartition"])
-def test_the_queues_alone_number_the_partitions(name: str) -> None:
-    with pytest.raises(OptionError, match=f"splitBy=wholeQueue and {name} are given together"):
-        parse_read_options({"path": "/s", "splitBy": "wholeQueue", name: "65536"})
 
 
 # ---- consumers of a batch ----------------------------------------------------------------------------------

@@ -118,21 +118,6 @@ def test_there_must_be_a_store(tmp_path: Path) -> None:
         check(target_of(tmp_path / "none"), batch_of(PLACE))
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"sendBack": "CG", "topic": "T"}, "sendBack and topic are given together"),
-        ({"sendBack": "CG", "compressType": "ZSTD"}, "sendBack and compressType are given together"),
-        ({"maxReconsumeTimes": "3"}, "maxReconsumeTimes is given without sendBack"),
-        ({"sendBack": "a/b"}, "group: expected 1 to 255 letters"),
-        ({"txnAppId": "rmqlog/x", "txnVersion": "1"}, "expected an id that does not begin with 'rmqlog/'"),
-    ],
-)
-def test_options(options: dict[str, str], what: str) -> None:
-    with pytest.raises(OptionError, match=what):
-        parse_write_options({"path": "/data/store", **options})
-
-
 def test_a_committed_batch_is_not_sent_back_again(path: Path) -> None:
     """Also if retention has deleted its messages meanwhile."""
     before = len(waiting(path))

@@ -465,41 +465,6 @@ def test_a_query_that_pulls_refuses_the_checkpoint() -> None:
         StreamOffset.from_json(PopOffset().to_json())
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"startingOffsets": "earliest"}, "consumeMode=pop and startingOffsets are given together: a group"),
-        ({"consumers": "2"}, "consumeMode=pop and consumers are given together: members that pop own no"),
-        ({"offsetStore": "local"}, "consumeMode=pop and offsetStore are given together"),
-        ({"allocateMessageQueueStrategy": "AVG"}, "consumeMode=pop and allocateMessageQueueStrategy are"),
-        ({"leaseTime": "10s"}, "consumeMode=pop and leaseTime are given together"),
-        ({"key": "k1"}, "consumeMode=pop and key are given together: the group would never read the other"),
-        ({"invisibleDuration": "10ms"}, "invisibleDuration: expected 1s to 12h, found 0.01s"),
-        ({"consumeFromWhere": "CONSUME_FROM_TIMESTAMP"}, "consumeFromWhere: expected CONSUME_FROM_FIRST_OFF"),
-        ({"subscribe": "%RETRY%g_T"}, "subscribe: expected topics without system topics"),
-        ({"consumeMode": "push"}, "consumeMode: expected one of pull, pop"),
-        ({"consumeMode": "pull"}, "invisibleDuration is for consumeMode=pop"),
-    ],
-)
-def test_options_that_contradict_pop(options: dict[str, str], said: str) -> None:
-    given = {"path": "/s", "group": "g", "subscribe": "T", "consumeMode": "pop", "invisibleDuration": "9s"}
-    with pytest.raises(OptionError) as caught:
-        parse_read_options(given | options, where=STREAM)
-    assert said in str(caught.value)
-
-
-def test_pop_needs_a_group_and_topics_and_a_stream() -> None:
-    for given, said in (
-        ({"subscribe": "T"}, "consumeMode is for consumer groups"),
-        ({"group": "g"}, "consumeMode=pop needs subscribe"),
-        ({"group": "g", "assign": '{"T":[0]}'}, "consumeMode=pop and assign are given together"),
-    ):
-        with pytest.raises(OptionError, match=said):
-            parse_read_options({"path": "/s", "consumeMode": "pop", **given}, where=STREAM)
-    with pytest.raises(OptionError, match="consumeMode=pop is for readStream: a batch read acknowledges"):
-        parse_read_options({"path": "/s", "consumeMode": "pop", "group": "g", "subscribe": "T"})
-
-
 def test_a_group_either_pops_or_pulls(store: Path, query: Begin) -> None:
     one = query()
     assert one.take()
