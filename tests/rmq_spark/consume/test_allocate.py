@@ -5,7 +5,6 @@ whatever the order given.
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -191,27 +190,6 @@ def test_what_members_must_have_in_common() -> None:
         ): "MACHINE_ROOM_NEARBY-CONSISTENT_HASH virtualNodeCount=10",
     }
     assert list(told) == list(told.values())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"name": "AVERAGE"}, "unknown strategy 'AVERAGE'"),
-        ({"name": "avg"}, "did you mean AVG?"),
-        ({"name": "CONFIG"}, "allocateConfig: expected the queues of each client"),
-        ({"name": "MACHINE_ROOM"}, "consumerIdcs: expected the machine rooms whose queues are read"),
-        (
-            {"name": "MACHINE_ROOM_NEARBY", "inner": "CONFIG"},
-            "machineRoomNearbyInner: expected one of AVG, AVG_BY_CIRCLE",
-        ),
-        ({"name": "CONSISTENT_HASH", "virtual_node_count": -1}, "illegal virtualNodeCnt :-1"),
-    ],
-)
-def test_a_strategy_that_cannot_be(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        strategy(**arguments)
-    assert said in str(caught.value)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_a_client_or_a_queue_without_a_room_is_an_error() -> None:

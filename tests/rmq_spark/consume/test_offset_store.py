@@ -340,28 +340,6 @@ def test_where_members_meet(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"kind": "stroe"}, "did you mean store?"),
-        ({"kind": "store", "message_model": "BROADCASTING"}, "with messageModel=BROADCASTING, found store"),
-        ({"kind": "none", "group": "../g"}, "group: expected 1 to 255 letters"),
-        ({"kind": "none", "group": "a@b"}, "group: expected 1 to 255 letters"),
-        ({"kind": "none", "group": "g" * 256}, "group: expected 1 to 255 letters"),
-        (
-            {"kind": "local", "message_model": "BROADCASTING", "client_id": "a/../b"},
-            "clientId: expected a name without slashes",
-        ),
-        ({"kind": "local", "message_model": "BROADCASTING"}, "clientId: expected a name"),
-    ],
-)
-def test_options_that_cannot_be(arguments: dict[str, str], said: str) -> None:
-    given = {"group": "g", "roots": {"b": "/nowhere"}} | arguments
-    with pytest.raises(OptionError) as caught:
-        offset_store(**given)  # type: ignore[arg-type] # as options come
-    assert said in str(caught.value)
-
-
 def test_client_ids() -> None:
     assert default_client_id("CLUSTERING", process_id=7, now_ns=8).endswith("@7#8")
     assert client_ids("c", 1) == ["c"]

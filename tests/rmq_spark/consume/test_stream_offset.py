@@ -63,35 +63,6 @@ def test_without_starts_there_is_no_key_for_them() -> None:
     assert StreamOffset().to_json() == {}
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (
-            {"$to": {}},
-            (
-                "expected no key '$to'; a later version wrote the checkpoint: use that version, or a new "
-                "checkpoint"
-            ),
-        ),
-        ({"t": 5}, "expected an object at /t, found 5"),
-        ({"t": {"b": [1]}}, "expected an object at /t/b, found [1]"),
-        ({"t": {"b": {"x": 1}}}, 'expected a queue id at /t/b, found "x"'),
-        ({"t": {"b": {"007": 1}}}, 'expected a queue id at /t/b, found "007"'),
-        ({"t": {"b": {"0": -1}}}, "expected an offset at /t/b/0, found -1"),
-        ({"t": {"b": {"0": True}}}, "expected an offset at /t/b/0, found true"),
-        ({"t": {"b": {"0": "1"}}}, 'expected an offset at /t/b/0, found "1"'),
-        ({"$from": {"t": {"b": {"0": 1.5}}}}, "expected an offset at $from/t/b/0, found 1.5"),
-        ({"$from": None}, "expected an object at $from, found null"),
-        ({"$reset": -1}, "expected a number at $reset, found -1"),
-        ({"$reset": "1"}, 'expected a number at $reset, found "1"'),
-    ],
-)
-def test_what_is_no_offset_is_refused(value: dict[str, object], said: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        StreamOffset.from_json(value)
-    assert str(caught.value) == f'offset in the checkpoint, {{"topic":{{"broker":{{"0":23}}}}}}: {said}'
-
-
 # ---- TAG expressions ---------------------------------------------------------------------------------------
 
 

@@ -1,15 +1,23 @@
-"""A mistake in options is one sentence: mistakes.txt has the kind of query, its options, and the sentence."""
+"""A mistake in options, or in the offset of a checkpoint, is one sentence.
+
+mistakes.txt has what reads the text, the text, and the sentence.
+"""
 
 from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rmq_spark.options.option import WRITE
+from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.offset_store import offset_store
+from rmq_spark.consume.stream_offset import PopOffset, StreamOffset
+from rmq_spark.options.option import BATCH, STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.plan.output_fields import fields_from_options
@@ -20,17 +28,27 @@ MISTAKES = Transcript(Path(__file__).with_name("mistakes.txt"))
 NOW_MS = 1_700_000_000_000
 
 
-def _read(where: str, given: dict[str, str]) -> object:
-    options = parse_read_options(given, where=None if where == "any" else where, now_ms=NOW_MS)
-    return fields_from_options(options)
+def _read(where: str | None, given: dict[str, str]) -> object:
+    return fields_from_options(parse_read_options(given, where=where, now_ms=NOW_MS))
+
+
+KINDS: dict[str, Callable[[Any], object]] = {
+    "batch": partial(_read, BATCH),
+    "stream": partial(_read, STREAM),
+    "any": partial(_read, None),
+    "write": parse_write_options,
+    "offset": StreamOffset.from_json,
+    "pop-offset": PopOffset.from_json,
+    "strategy": lambda given: strategy(**given),
+    "offset-store": lambda given: offset_store(**given),
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.questions)
 def test_a_mistake_is_one_sentence(mistake: str) -> None:
-    where, given = mistake.split(" ", 1)
-    act = parse_write_options if where == WRITE else partial(_read, where)
+    kind, given = mistake.split(" ", 1)
     with pytest.raises(OptionError) as caught:
-        act(json.loads(given))
+        KINDS[kind](json.loads(given))
     MISTAKES.check(mistake, str(caught.value))
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again)) == (OptionError, str(caught.value))

@@ -14,7 +14,7 @@ import pytest
 from rmq_spark.broker.pop.stream import PopPositions
 from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.directory import live_topics
-from rmq_spark.consume.stream_offset import PopOffset, PoppedRange, StreamOffset
+from rmq_spark.consume.stream_offset import PopOffset, PoppedRange
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.output_fields import fields_from_options
@@ -437,32 +437,6 @@ def test_an_offset_has_one_text() -> None:
     assert text.index('"9"') < text.index('"10"')
     assert PopOffset.from_json(json.loads(text)) == offset
     assert PopOffset.from_json(PopOffset().to_json()) == PopOffset()
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ({"T": {"b": {"0": 1}}}, "belongs to a query without consumeMode=pop"),
-        ({}, "belongs to a query without consumeMode=pop"),
-        ({"$pop": []}, "expected an object at $pop, found []"),
-        ({"$pop": {"later": 1}}, 'no key "later" in $pop; a later version wrote the checkpoint'),
-        ({"$pop": {"owner": 5}}, "expected a name at $pop/owner, found 5"),
-        ({"$pop": {"ranges": {"T": {"b": {"x": []}}}}}, "a queue id at ranges/T/b"),
-        ({"$pop": {"ranges": {"T": {"b": {"0": {}}}}}}, "a list at ranges/T/b/0"),
-        ({"$pop": {"ranges": {"T": {"b": {"0": [[5, 5, 1]]}}}}}, "[start, stop, popTime] at ranges/T/b/0"),
-        ({"$pop": {"ranges": {"T": {"b": {"0": [[1, 2]]}}}}}, "[start, stop, popTime] at ranges/T/b/0"),
-        ({"$pop": {"ranges": {"T": {"b": {"0": [[1, True, 3]]}}}}}, "[start, stop, popTime] at"),
-    ],
-)
-def test_a_checkpoint_of_another_hand_is_refused(value: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        PopOffset.from_json(value)
-    assert said in str(caught.value)
-
-
-def test_a_query_that_pulls_refuses_the_checkpoint() -> None:
-    with pytest.raises(OptionError, match="belongs to a query with consumeMode=pop; set consumeMode=pop"):
-        StreamOffset.from_json(PopOffset().to_json())
 
 
 def test_a_group_either_pops_or_pulls(store: Path, query: Begin) -> None:
