@@ -18,25 +18,6 @@ NOW_MS = 1_900_000_000_000
 NOW = ("--now", NOW_MS)
 
 
-def test_the_worst_comes_first_and_unknown_last(rmqlog: Runner, golden: Golden) -> None:
-    rows = rmqlog.rows("lag", golden(STORE), *NOW)
-    assert [(row["group"], row["topic"], row["lagMessages"]) for row in rows] == [
-        ("CG_tags", "Orders", 1137),
-        ("CG_some", "Orders", 1076),
-        ("CG_tags2", "Metrics", 300),
-        ("CG_all", "%RETRY%CG_all", 0),
-        ("CG_all", "Audit", 0),
-        ("CG_tags2", "%RETRY%CG_tags2", 0),
-        ("CG_some", "%RETRY%CG_some", None),
-        ("CG_tags", "%RETRY%CG_tags", None),
-    ]
-    assert [row["unknownQueues"] for row in rows if row["group"] == "CG_some"] == [0, 1]
-    worst = rmqlog.rows("lag", golden(STORE), *NOW, "-l")
-    lags = [row["lagMessages"] for row in worst if row["lagMessages"] is not None]
-    assert lags == sorted(lags, reverse=True)
-    assert worst[-1]["lagMessages"] is None
-
-
 @pytest.mark.parametrize(
     ("sort", "key"),
     [
@@ -85,15 +66,6 @@ def test_the_next_loss_is_that_of_the_files_that_expire_first(rmqlog: Runner, go
     assert rmqlog("lag", golden("retry-dlq-5.5.0"), *NOW).err == f"{instant}\n"
 
 
-def test_rocketmq_s_own_groups_only_with_all(rmqlog: Runner, golden: Golden) -> None:
-    store = golden("delay-tx-5.5.0")
-    every = {row["group"] for row in rmqlog.rows("lag", store, *NOW, "--all")}
-    assert "CID_RMQ_SYS_TRANS" in every
-    assert "CID_RMQ_SYS_TRANS" not in rmqlog("lag", store, *NOW).out
-    named = rmqlog.rows("lag", store, *NOW, "-g", "CID_RMQ_SYS_TRANS")
-    assert {row["group"] for row in named} == {"CID_RMQ_SYS_TRANS"}
-
-
 def test_the_queues_are_the_broker_s_and_unknown_is_empty(rmqlog: Runner, golden: Golden) -> None:
     committed = goldens.expected(STORE)["consumerOffset"]["offsetTable"]
     rows = rmqlog.rows("lag", golden(STORE), *NOW, "-l", "-g", "CG_some", "-t", "Orders")
@@ -103,32 +75,6 @@ def test_the_queues_are_the_broker_s_and_unknown_is_empty(rmqlog: Runner, golden
     assert all(row["lagMessages"] == maxima[row["queueId"]] - row["committedOffset"] for row in rows)
     retry = rmqlog.rows("lag", golden(STORE), *NOW, "--queues", "-g", "CG_some", "-t", "%RETRY%*")
     assert [(row["committedOffset"], row["lagMessages"]) for row in retry] == [(None, None)]
-
-
-def test_a_queue_or_a_column_of_queues_implies_their_rows(rmqlog: Runner, golden: Golden) -> None:
-    asked = ("lag", golden(STORE), *NOW, "-g", "CG_some", "-t", "Orders")
-    assert len(rmqlog.table(*asked)) == 2
-    assert len(rmqlog.table(*asked, "-q", "0")) == 2
-    assert rmqlog.table(*asked, "-q", "0")[0][2] == "queueId"
-    assert len(rmqlog.rows(*asked, "--columns", "group,queueid,lagMessages")) == 4
-    assert len(rmqlog.rows(*asked, "--columns", "group,lagMessages")) == 1
-
-
-def test_each_broker_of_a_cluster_has_its_row(rmqlog: Runner, golden: Golden) -> None:
-    rows = rmqlog.rows("lag", golden(CLUSTER), *NOW)
-    pairs = [(row["brokerName"], row["group"], row["topic"]) for row in rows]
-    assert len(set(pairs)) == len(pairs)
-    assert {broker for broker, *_ in pairs} == {"broker-a", "broker-b"}
-    assert rmqlog.table("lag", golden(CLUSTER), *NOW)[0][0] == "brokerName"
-
-
-def test_messages_that_pop_has_in_flight(rmqlog: Runner, golden: Golden) -> None:
-    asked = ("lag", golden("pop-5.5.0"), *NOW, "--in-flight", "-t", "PopWork", "-q", "3")
-    rows = rmqlog.rows(*asked, "-g", "CG_pop")
-    assert [row["queueOffset"] for row in rows] == [1, 2, 4, 6, 15, 17, 18, 22]
-    assert {row["source"] for row in rows} == {"broker"}
-    assert "inFlightMessages" in rmqlog.table("lag", golden("pop-5.5.0"), *NOW)[0]
-    assert "inFlightMessages" not in rmqlog.table("lag", golden(STORE), *NOW)[0]
 
 
 def test_offsets_beyond_the_end_of_a_queue_are_said(rmqlog: Runner, golden: Golden, copy_of: Golden) -> None:
