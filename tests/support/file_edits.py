@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,3 +24,29 @@ def edited_json(path: Path) -> Iterator[Any]:
     document = json.loads(path.read_text(encoding="utf-8"))
     yield document
     path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def flip(path: Path, position: int, mask: int = 1) -> None:
+    """Flips bits of one byte."""
+    overwrite(path, position, bytes([path.read_bytes()[position] ^ mask]))
+
+
+_HARMS: dict[str, Callable[..., object]] = {
+    "remove": lambda path: shutil.rmtree(path) if path.is_dir() else path.unlink(),
+    "cut": lambda path, size: os.truncate(path, int(size)),
+    "write": lambda path, position, data: overwrite(path, int(position), bytes.fromhex(data)),
+    "zero": lambda path, position, count: overwrite(path, int(position), bytes(int(count))),
+    "flip": lambda path, position: flip(path, int(position)),
+    "create": lambda path, size: path.write_bytes(b"x" * int(size)),
+    "mkdir": lambda path: path.mkdir(),
+    "link": lambda path: path.symlink_to("/nowhere"),
+    "copy": lambda path, name: shutil.copy(path, path.with_name(name)),
+    "replace": lambda path, old, new: path.write_text(path.read_text().replace(old, new)),
+}
+
+
+def harm(root: Path, text: str) -> None:
+    """Does what `cut commitlog/00000000000000000000 100; remove index` says to the files of a store."""
+    for each in text.split("; "):
+        what, path, *more = each.split(" ")
+        _HARMS[what](root / path, *more)
