@@ -30,7 +30,7 @@ from store_format.read.store import Queue
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens
 from tests.support.doc_pages import Session, blocks, read_page
-from tests.support.file_edits import edited_json, overwrite
+from tests.support.file_edits import edited_json, harm, overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
@@ -43,7 +43,7 @@ LAST_LOG = "commitlog/00000000000000786432"
 COLUMNS = ["topic", "queueId", "queueOffset", "physicalOffset", "bodyCRC", "msgId"]
 
 Row = tuple[object, ...]
-Step = Callable[[Path, Path], object]  # (the store, the undamaged golden)
+Step = Callable[[Path, Path], object] | str  # (the store, the undamaged golden), or a text for `harm`
 
 
 # ---- which advice there is ---------------------------------------------------------------------------------
@@ -133,13 +133,6 @@ class Case:
     store: str = STORE
 
 
-def written(place: str, position: int, data: bytes) -> Step:
-    def harm(root: Path, _: Path) -> None:
-        overwrite(root / place, position, data)
-
-    return harm
-
-
 def blank_file(root: Path, _: Path) -> None:
     """A power loss came before the first entry of the file was flushed."""
     last = max((root / CQ_FILE).parent.iterdir())
@@ -149,18 +142,6 @@ def blank_file(root: Path, _: Path) -> None:
 
 def without_blank_file(root: Path, _: Path) -> None:
     max((root / CQ_FILE).parent.iterdir()).unlink()
-
-
-def removed(*places: str) -> Step:
-    def harm(root: Path, _: Path) -> None:
-        for place in places:
-            shutil.rmtree(root / place) if (root / place).is_dir() else (root / place).unlink()
-
-    return harm
-
-
-def cut(place: str, size: int) -> Step:
-    return lambda root, _: os.truncate(root / place, size)
 
 
 def restored(place: str) -> Step:
@@ -184,10 +165,17 @@ def copied(root: Path, _: Path) -> Path:
     return Path(shutil.copytree(root, root.parent / "copy"))
 
 
+def carry_out(step: Step, root: Path, whole: Path) -> object:
+    if not isinstance(step, str):
+        return step(root, whole)
+    harm(root, step)
+    return None
+
+
 def both(*steps: Step) -> Step:
     def step(root: Path, whole: Path) -> None:
         for each in steps:
-            each(root, whole)
+            carry_out(each, root, whole)
 
     return step
 
@@ -199,11 +187,6 @@ def read_around(root: Path, _: Path) -> None:
 def linked(root: Path, whole: Path) -> None:
     (root / LAST_LOG).unlink()
     (root / LAST_LOG).symlink_to(whole / LAST_LOG)
-
-
-def strays(root: Path, _: Path) -> None:
-    for place in ("commitlog/notes", "consumequeue/Orders/0/notes"):
-        (root / place).write_text("mine")
 
 
 def two_logs(root: Path, _: Path) -> None:
@@ -218,26 +201,6 @@ def moved_last_log(root: Path, _: Path) -> None:
     sorted((root / "commitlog").iterdir())[-1].rename(root.parent / "moved")
 
 
-def stray_log(root: Path, _: Path) -> None:
-    (root / "commitlog" / f"{1:020d}").write_bytes(b"mine" * 1000)
-
-
-def file_in_place(place: str) -> Step:
-    def harm(root: Path, _: Path) -> None:
-        shutil.rmtree(root / place)
-        (root / place).write_bytes(b"x")
-
-    return harm
-
-
-def directory_in_place(place: str) -> Step:
-    def harm(root: Path, _: Path) -> None:
-        (root / place).unlink()
-        (root / place).mkdir()
-
-    return harm
-
-
 def no_log(root: Path, _: Path) -> None:
     (root / "commitlog").rename(root.parent / "disk")
     (root / "commitlog").mkdir()
@@ -248,25 +211,9 @@ def mounted(root: Path, _: Path) -> None:
     (root.parent / "disk").rename(root / "commitlog")
 
 
-def topic_deleted(root: Path, _: Path) -> None:
-    for name in ("topics.json", "topics.json.bak"):
-        path = root / "config" / name
-        path.write_text(path.read_text().replace('"Audit"', '"Gone"'))
-
-
-def lost_topics(root: Path, _: Path) -> None:
-    for name in ("topics.json", "topics.json.bak"):
-        (root / "config" / name).unlink()
-
-
 def recovered(root: Path, _: Path) -> None:
     assert main(["recover", str(root), "--apply"]) == 0
     assert [problem for problem in diagnose(str(root)) if problem.severity == "damage"] == []
-
-
-def no_topics(root: Path, _: Path) -> None:
-    lost_topics(root, _)
-    shutil.rmtree(root / "consumequeue/Orders/2")
 
 
 def lost_expired_queue(root: Path, _: Path) -> None:
@@ -275,23 +222,9 @@ def lost_expired_queue(root: Path, _: Path) -> None:
     path.write_text(path.read_text().replace('"offsetTable":{', '"offsetTable":{"Orders@G":{"7":60},'))
 
 
-def bad_topics(root: Path, _: Path) -> None:
-    for name in ("topics.json", "topics.json.bak"):
-        (root / "config" / name).write_text("{")
-
-
-def bad_offsets(root: Path, _: Path) -> None:
-    (root / "config" / "consumerOffset.json").write_bytes(b"\0" * 64)
-    (root / "config" / "consumerOffset.json.bak").unlink()
-
-
 def linked_topics(root: Path, whole: Path) -> None:
     (root / "config" / "topics.json").unlink()
     (root / "config" / "topics.json").symlink_to(whole / "config" / "topics.json")
-
-
-def bad_topics_file(root: Path, _: Path) -> None:
-    os.truncate(root / "config" / "topics.json", 500)
 
 
 def exported(root: Path, _: Path) -> None:
@@ -330,10 +263,6 @@ def asked(root: Path, _: Path) -> None:
 
 def not_flushed(root: Path, _: Path) -> None:
     append(root, numbered("T", 0, 20), options=CommitOptions(sync=False))
-
-
-def emptied(name: str) -> Step:
-    return lambda root, _: (root / ".rmqlog" / name).write_bytes(b"")
 
 
 def group_ahead(root: Path, _: Path) -> None:
@@ -378,31 +307,12 @@ def bad_journal(root: Path, whole: Path) -> None:
     (root / ".rmqlog" / "journal.json").write_text("{")
 
 
-def index_file(root: Path) -> Path:
-    return sorted((root / "index").iterdir())[0]
-
-
-def lost_extension(root: Path, whole: Path) -> None:
-    """A unit that has its tags code in an extension, which is nowhere."""
-    written(CQ_FILE, 12, struct.pack(">q", -(2**63)))(root, whole)
-
-
 def copied_extension(root: Path, whole: Path) -> None:
     tags_code = (whole / CQ_FILE).read_bytes()[12:20]
     directory = root / "consumequeue_ext/Orders/1"
     directory.mkdir(parents=True)
     (directory / f"{0:020d}").write_bytes(struct.pack(">h8sqh", 20, tags_code, 0, 0).ljust(64, b"\0"))
     assert "consumequeue_ext" not in str(diagnose(str(root)))
-
-
-def bad_index(root: Path, _: Path) -> None:
-    written(f"index/{index_file(root).name}", 40, struct.pack(">i", 3_000))(root, _)
-
-
-def zeroed_start(root: Path, _: Path) -> None:
-    written("commitlog/00000000000000524288", 200_000, b"\0" * 62_144)(root, _)
-    written(LAST_LOG, 0, b"\0" * 262_144)(root, _)
-    written(LAST_LOG, 5_000, b"no whole message")(root, _)
 
 
 def cut_alone(root: Path, _: Path) -> None:
@@ -412,13 +322,8 @@ def cut_alone(root: Path, _: Path) -> None:
     os.truncate(root / "commitlog" / f"{0:020d}", half.stop)
 
 
-def without_known_sizes(root: Path, _: Path) -> None:
-    """As in a broker's store, where no file says how long the only commitlog file should be."""
-    (root / ".rmqlog" / "store.json").unlink()
-
-
 def put_back(root: Path, _: Path) -> None:
-    restored("commitlog")(root, root.parent / "whole")
+    carry_out(restored("commitlog"), root, root.parent / "whole")
 
 
 # ---- the cases ---------------------------------------------------------------------------------------------
@@ -431,22 +336,28 @@ _CUT = "A broker that starts on this store cuts these messages off"
 _CHECKPOINT = "Move the checkpoint out of the store; a broker makes a new one"
 _FILE = "Nothing can be written before this file is restored or moved out"
 _TOPICS = "Put topics.json back from a backup"
+_FIRST_INDEX = "index/20261121065231934"
+_LOSE_TOPICS = "remove config/topics.json; remove config/topics.json.bak"
+_BAD_TOPICS = "create config/topics.json 1; create config/topics.json.bak 1"
+_RENAME_TOPIC = "; ".join(
+    f'replace config/{name} "Audit" "Gone"' for name in ("topics.json", "topics.json.bak")
+)
 _NO_TOPIC = "Consumers cannot find the topic, readers can. Unless it was deleted on purpose"
 
 CASES = {
-    "a cut queue file": Case(_QUEUES, cut(CQ_FILE, 1990), recovered),
+    "a cut queue file": Case(_QUEUES, f"cut {CQ_FILE} 1990", recovered),
     "a batch queue": Case(
         _QUEUES,
-        cut("batchconsumequeue/Inner/0/00000000000000000000", 1000),
+        "cut batchconsumequeue/Inner/0/00000000000000000000 1000",
         recovered,
         "batchcq-5.5.0",
     ),
-    "no topics.json": Case(_QUEUES, no_topics, recovered),
-    "a lost topics.json": Case(_TOPICS, lost_topics, restored("config/topics.json")),
-    "a lost topics.json, made again": Case(_TOPICS, lost_topics, recovered),
+    "no topics.json": Case(_QUEUES, f"{_LOSE_TOPICS}; remove consumequeue/Orders/2", recovered),
+    "a lost topics.json": Case(_TOPICS, _LOSE_TOPICS, restored("config/topics.json")),
+    "a lost topics.json, made again": Case(_TOPICS, _LOSE_TOPICS, recovered),
     "a blank queue file": Case("Delete the blank file", blank_file, without_blank_file),
-    "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
-    "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
+    "a lost queue": Case(_LOST, "remove consumequeue/Orders/2", written_to("Orders")),
+    "a lost topic": Case(_LOST, "remove consumequeue/Audit", written_to("Audit", 1)),
     "a lost queue without messages": Case(
         "Retention has deleted the messages, and the files are lost",
         lost_expired_queue,
@@ -455,64 +366,77 @@ CASES = {
     ),
     "a topic without queues": Case(
         "Readers and writers ask which of the two happened",
-        removed("consumequeue/Orders"),
+        "remove consumequeue/Orders",
         asked,
         "basic-4.9.7",
     ),
     "a link": Case("Links below the store's root are not followed", linked, restored(LAST_LOG)),
     "strays": Case(
         "Move it out of the store: a broker may",
-        strays,
+        "create commitlog/notes 4; create consumequeue/Orders/0/notes 4",
         moved_out("commitlog/notes", "consumequeue/Orders/0/notes"),
     ),
     "a cut commitlog file": Case(
         "Restore the file: a broker refuses",
-        cut("commitlog/00000000000000262144", 200_000),
+        "cut commitlog/00000000000000262144 200000",
         restored("commitlog"),
     ),
     "two logs": Case("Move away the file that does not belong", two_logs, moved_last_log),
     "a file that never was of the log": Case(
-        "Move this file out of the store before a broker starts", stray_log, moved_out(f"commitlog/{1:020d}")
+        "Move this file out of the store before a broker starts",
+        f"create commitlog/{1:020d} 4000",
+        moved_out(f"commitlog/{1:020d}"),
     ),
-    "a bad index file": Case(_INDEX, bad_index, recovered),
-    "a lost extension": Case("No message is lost: readers take the tags", lost_extension, copied_extension),
-    "a damaged message": Case(_DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), read_around),
+    "a bad index file": Case(_INDEX, f"write {_FIRST_INDEX} 40 00000bb8", recovered),
+    "a lost extension": Case(
+        "No message is lost: readers take the tags",
+        f"write {CQ_FILE} 12 8000000000000000",  # the tags code is in an extension, which is nowhere
+        copied_extension,
+    ),
+    "a damaged message": Case(_DAMAGE, "write commitlog/00000000000000262144 39043 58", read_around),
     "a commitlog file that is gone": Case(
-        "Restore the missing file", removed("commitlog/00000000000000262144"), restored("commitlog")
+        "Restore the missing file", "remove commitlog/00000000000000262144", restored("commitlog")
     ),
     "a commitlog that is not mounted": Case("Mount the commitlog's disk", no_log, mounted),
     "a directory as commitlog file": Case(
         "Move it out of the store, or put the file back",
-        directory_in_place("commitlog/00000000000000262144"),
+        "remove commitlog/00000000000000262144; mkdir commitlog/00000000000000262144",
         restored("commitlog"),
     ),
     "a zeroed start": Case(
-        "A broker overwrites it; if the start of the file was zeroed", zeroed_start, restored("commitlog")
+        "A broker overwrites it; if the start of the file was zeroed",
+        f"zero commitlog/00000000000000524288 200000 62144; zero {LAST_LOG} 0 262144; "
+        f"write {LAST_LOG} 5000 {b'no whole message'.hex()}",
+        restored("commitlog"),
     ),
     "a cut last file": Case(
-        "The file was cut off: restore it", both(ours, cut_alone, without_known_sizes), put_back
+        "The file was cut off: restore it",
+        both(ours, cut_alone, "remove .rmqlog/store.json"),
+        put_back,
     ),
     "a cut only file of ours": Case(
         "Restore the file: a broker refuses to start", both(ours, cut_alone), put_back
     ),
     "a file as directory": Case(
-        "Put the directory back", file_in_place("consumequeue"), restored("consumequeue")
+        "Put the directory back",
+        "remove consumequeue; create consumequeue 1",
+        restored("consumequeue"),
     ),
-    "a bad checkpoint": Case(_CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint")),
+    "a bad checkpoint": Case(_CHECKPOINT, f"write checkpoint 0 {'ff' * 48}", moved_out("checkpoint")),
     "damage after a crash": Case(
-        _CUT, written("commitlog/00000000000000000000", 20_000, b"X"), exported, "crash-5.5.0"
+        _CUT, "write commitlog/00000000000000000000 20000 58", exported, "crash-5.5.0"
     ),
     "an index file that is gone": Case(
-        "A search finds these messages by a scan", removed("index/20261121065233655"), recovered
+        "A search finds these messages by a scan", "remove index/20261121065233655", recovered
     ),
     "a ledger after a power loss": Case(
         "The ledger of the last flush counts instead",
-        both(ours, not_flushed, emptied("ledger.json")),
+        both(ours, not_flushed, "create .rmqlog/ledger.json 0"),
         written_to("T"),
     ),
     "a journal after a power loss": Case(
         "A power loss came before a commit with ASYNC_FLUSH",
-        both(ours, not_flushed, emptied("journal.json")),
+        both(ours, not_flushed, "create .rmqlog/journal.json 0"),
         written_to("T"),
     ),
     "a group ahead of its queue": Case(
@@ -526,15 +450,19 @@ CASES = {
     ),
     "a crash": Case("Readers do the broker's recovery in memory", read_around, copied, "crash-5.5.0"),
     "no configuration": Case(
-        "The file counts as lost, and so does", bad_topics, both(restored("config/topics.json"))
+        "The file counts as lost, and so does", _BAD_TOPICS, restored("config/topics.json")
     ),
     "a linked configuration file": Case(
         "Neither the file nor its .bak can be read", linked_topics, restored("config/topics.json")
     ),
-    "no configuration, made again": Case("The file counts as lost, and so does", bad_topics, recovered),
-    "no group offsets": Case("The file counts as lost, and a broker starts", bad_offsets, recovered),
-    "a broken file beside its .bak": Case("The .bak counts instead", bad_topics_file, recovered),
-    "an unknown topic": Case(_NO_TOPIC, topic_deleted, restored("config/topics.json")),
+    "no configuration, made again": Case("The file counts as lost, and so does", _BAD_TOPICS, recovered),
+    "no group offsets": Case(
+        "The file counts as lost, and a broker starts",
+        "create config/consumerOffset.json 64; remove config/consumerOffset.json.bak",
+        recovered,
+    ),
+    "a broken file beside its .bak": Case("The .bak counts instead", "cut config/topics.json 500", recovered),
+    "an unknown topic": Case(_NO_TOPIC, _RENAME_TOPIC, restored("config/topics.json")),
     "a bad ledger": Case(_FILE, bad_ledger, moved_out(".rmqlog/ledger.json")),
     "a bad journal": Case(_FILE, both(ours, bad_journal), moved_out(".rmqlog/journal.json")),
     "an overwritten batch": Case(
@@ -615,11 +543,11 @@ def test_the_steps_of_the_recovery_page_lose_nothing(golden: Golden, tmp_path: P
 def test_following_it_loses_nothing(whole: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     case = CASES[name]
     root = Path(shutil.copytree(whole(case.store), tmp_path / "store"))
-    case.harm(root, whole(case.store))
+    carry_out(case.harm, root, whole(case.store))
     advice = {problem.advice for problem in diagnose(str(root))}
     assert [text for text in advice if text.startswith(case.advice)] != [], advice
     before = rows(root)
-    followed = case.follow(root, whole(case.store))
+    followed = carry_out(case.follow, root, whole(case.store))
     after = rows(followed if isinstance(followed, Path) else root)
     assert before - after == set()
     assert len(after) > 0
