@@ -1,4 +1,7 @@
-"""What `rmqlog` says of golden stores, word for word: answers.txt has each command, and how it ends."""
+"""What `rmqlog` says of golden stores, word for word: answers.txt has each command, and how it ends.
+
+Before a `|` are harms that the store, a copy, has.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_runs import Runner
+from tests.support.file_edits import harm
 from tests.support.fixtures import Golden
 from tests.support.transcripts import Transcript
 
@@ -16,10 +20,16 @@ ANSWERS = Transcript(Path(__file__).with_name("answers.txt"))
 
 
 @pytest.mark.parametrize("line", ANSWERS.questions)
-def test_an_answer(rmqlog: Runner, golden: Golden, line: str) -> None:
-    words = shlex.split(line)
-    stores = {word: str(golden(word)) for word in words if re.fullmatch(r"[a-z-]+-\d\.\d\.\d", word)}
-    done = rmqlog(*(stores.get(word, word) for word in words))
+def test_an_answer(rmqlog: Runner, golden: Golden, copy_of: Golden, line: str) -> None:
+    *harms, command = line.split(" | ")
+    store_of = copy_of if harms else golden
+    names = set(re.findall(r"(?<= )[a-z-]+-\d\.\d\.\d(?=[ /]|$)", command))
+    stores = {name: str(store_of(name)) for name in names}
+    for each in harms:
+        harm(Path(*stores.values()), each)
+    for name, path in stores.items():
+        command = command.replace(name, path)
+    done = rmqlog(*shlex.split(command))
     said = f"exit {done.code}\n{done.out}{done.err}"
     for name, path in stores.items():
         said = said.replace(path, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from tests.support import goldens
 from tests.support.cli_runs import Runner
-from tests.support.file_edits import edited_json
 from tests.support.fixtures import Golden
 
 STORE, CLEANED, CLUSTER = "basic-5.5.0", "cleaned-5.5.0", "cluster-5.5.0"
@@ -75,53 +73,3 @@ def test_the_queues_are_the_broker_s_and_unknown_is_empty(rmqlog: Runner, golden
     assert all(row["lagMessages"] == maxima[row["queueId"]] - row["committedOffset"] for row in rows)
     retry = rmqlog.rows("lag", golden(STORE), *NOW, "--queues", "-g", "CG_some", "-t", "%RETRY%*")
     assert [(row["committedOffset"], row["lagMessages"]) for row in retry] == [(None, None)]
-
-
-def test_offsets_beyond_the_end_of_a_queue_are_said(rmqlog: Runner, golden: Golden, copy_of: Golden) -> None:
-    """The store lost its last messages: groups have read what is not there any more."""
-    store = copy_of(STORE)
-    offsets = store / "config" / "consumerOffset.json"
-    text = offsets.read_text(encoding="utf-8")
-    offsets.write_text(text.replace("0:351", "0:9351"), encoding="utf-8")
-    for words in (("lag",), ("lag", "-l"), ("lag", "-o", "json")):
-        assert (
-            "committed offsets of CG_all lie beyond the end of the queues (lag below 0): the store has lost "
-            f"its last messages; check with rmqlog verify {store}\n"
-        ) in rmqlog(words[0], store, *NOW, *words[1:]).err
-    assert "lie beyond" not in rmqlog("lag", golden(STORE), *NOW).err
-
-
-def test_queues_that_no_consumer_reads_are_named(rmqlog: Runner, golden: Golden, copy_of: Golden) -> None:
-    """readQueueNums was made smaller: the messages behind it still count as unread."""
-    store = copy_of(STORE)
-    topics = store / "config" / "topics.json"
-    with edited_json(topics) as document:
-        document["topicConfigTable"]["Orders"]["readQueueNums"] = 2
-    assert (
-        "rmqlog: consumers do not read the queues 2 to 3 of Orders (readQueueNums=2 in topics.json): their "
-        "messages count as unread here. To have them consumed: mqadmin updateTopic -r 4\n"
-    ) in rmqlog("lag", store).err
-    assert "consumers do not read" not in rmqlog("lag", golden(STORE)).err
-
-
-def test_a_static_topic_has_no_lag_and_is_named(rmqlog: Runner, copy_of: Golden) -> None:
-    store = copy_of(STORE)
-    detail = {"bname": "broker-a", "currIdMap": {}, "dirty": False, "epoch": 1, "hostedQueues": {}}
-    detail |= {"scope": "__global__", "topic": "Orders", "totalQueues": 4}
-    mapping = store / "config" / "topicQueueMapping.json"
-    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
-    document = {"dataVersion": version, "topicQueueMappingInfoMap": {"Orders": detail}}
-    mapping.write_text(json.dumps(document), encoding="utf-8")
-    said = rmqlog("lag", store).err
-    assert "rmqlog: the lag of Orders is unknown: the offsets of a static topic count over the queues" in said
-
-
-def test_groups_of_the_file_that_a_broker_no_longer_reads(rmqlog: Runner, copy_of: Golden) -> None:
-    """With enableLmq a broker reads lmqConsumerOffset.json alone (BrokerController)."""
-    store = copy_of(STORE)
-    light = {"offsetTable": {}, "lmqOffsetTable": {}, "dataVersion": {"counter": 1, "timestamp": 1 << 60}}
-    (store / "config" / "lmqConsumerOffset.json").write_text(json.dumps(light), encoding="utf-8")
-    done = rmqlog("lag", store)
-    assert done.code == 1
-    assert "groups of consumerOffset.json are not shown: CG_all, " in done.err
-    assert "A broker with enableLmq has written lmqConsumerOffset.json later" in done.err

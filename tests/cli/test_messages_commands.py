@@ -246,17 +246,3 @@ def test_find_by_key_gives_what_has_it_and_says_how(rmqlog: Runner, placed: Plac
     assert placed(*asked, "Orders") == placed(*asked, "Ord*", "--no-index") == _places(wanted)
     assert f"{len(wanted)} found by index" in rmqlog(*asked, "Orders").err
     assert rmqlog.table("find", golden(STORE), "--key", "AaBB", "-n", 2)[0][:2] == ["storeTimestamp", "topic"]
-
-
-def test_damage_stops_a_command_or_is_left_out_and_counted(
-    rmqlog: Runner, golden: Golden, tmp_path: Path
-) -> None:
-    broken = _in_log("Orders")[5]
-    store = goldens.flipped(golden(STORE), tmp_path / "store", broken["physicalOffset"] + 100)
-    said = rmqlog.fails(3, "head", store, "--topic", "Orders")
-    assert f"at byte {broken['physicalOffset'] + 8}: expected body CRC" in said
-    done = rmqlog("head", store, "--topic", "Orders", "--skip-damage", "-o", "jsonl", *NAMED)
-    assert done.code == 4
-    assert "1 damaged messages or stretches of the commitlog" in done.err
-    offsets = [json.loads(line)["physicalOffset"] for line in done.out.splitlines()]
-    assert broken["physicalOffset"] not in offsets

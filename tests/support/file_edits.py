@@ -37,6 +37,7 @@ _HARMS: dict[str, Callable[..., object]] = {
     "write": lambda path, position, data: overwrite(path, int(position), bytes.fromhex(data)),
     "zero": lambda path, position, count: overwrite(path, int(position), bytes(int(count))),
     "flip": lambda path, position: flip(path, int(position)),
+    "text": lambda path, text: path.write_text(text),
     "create": lambda path, size: path.write_bytes(b"x" * int(size)),
     "mkdir": lambda path: path.mkdir(),
     "link": lambda path: path.symlink_to("/nowhere"),

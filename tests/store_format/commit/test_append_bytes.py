@@ -38,7 +38,6 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.golden
 @pytest.mark.parametrize("commits", [1, 7])
 @pytest.mark.parametrize("name", _CLEAN)
 def test_a_store_of_the_same_messages_has_the_same_bytes(

@@ -179,7 +179,6 @@ _BASIC = replace(_CLOCK, settings=settings_from(goldens.config("basic-5.5.0")))
 
 
 @pytest.mark.process
-@pytest.mark.golden
 @pytest.mark.parametrize("by_append", [True, False])
 def test_the_messages_of_missing_files_can_be_given_up(
     short: Path, caplog: pytest.LogCaptureFixture, by_append: bool

@@ -94,7 +94,6 @@ def copy(golden: Golden, tmp_path: Path) -> Golden:
 
 
 @pytest.mark.process
-@pytest.mark.golden
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7"])
 def test_a_clean_store_without_queues_gets_them_before_the_append(
@@ -129,7 +128,6 @@ def test_a_clean_store_without_queues_gets_them_before_the_append(
             assert (root / path).read_bytes() == data, path
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize("act", ["append", "recover"])
 def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(copy: Golden, act: str) -> None:
     root = copy("basic-5.5.0")
@@ -149,7 +147,6 @@ def _bytes(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
-@pytest.mark.golden
 def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(
     copy: Golden,
 ) -> None:
@@ -313,7 +310,6 @@ def test_queues_that_ended_too_early_are_completed_after_a_death(
     _check_appended(root, before, 8)
 
 
-@pytest.mark.golden
 def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Golden) -> None:
     """Its `abort` makes a broker recover the store: not from the first file on, where damage would end the
     log.

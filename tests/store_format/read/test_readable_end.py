@@ -80,7 +80,6 @@ _DAMAGES = {
 }
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize("how", _DAMAGES)
 def test_only_the_damaged_message_is_missing(
     copy_of: Golden, how: str, caplog: pytest.LogCaptureFixture
@@ -97,7 +96,6 @@ def test_only_the_damaged_message_is_missing(
     assert str(root / "commitlog" / oracle.file_name(0)) in str(caught.value)
 
 
-@pytest.mark.golden
 def test_what_is_torn_at_the_end_stays_the_end(copy_of: Golden, caplog: pytest.LogCaptureFixture) -> None:
     root = copy_of("crash-torn-5.5.0")
     assert rows_of(root) == identities(told("crash-torn-5.5.0"))

@@ -254,14 +254,12 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize("reader", READERS)
 def test_no_reader_takes_the_store_for_an_empty_one(lost: Path, reader: str) -> None:
     with pytest.raises(StoreNotFoundError, match=_SAID):
         READERS[reader](lost)
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize("verb", ["info", "ls", "lag", "head", "recover"])
 def test_no_command_counts_what_nobody_can_read(
     lost: Path, verb: str, capsys: pytest.CaptureFixture[str]
@@ -272,7 +270,6 @@ def test_no_command_counts_what_nobody_can_read(
     assert "Mount the commitlog's disk" in said.err
 
 
-@pytest.mark.golden
 def test_a_store_of_a_cluster_is_named(
     copy_of: Golden,
     caplog: pytest.LogCaptureFixture,
@@ -290,7 +287,6 @@ def test_a_store_of_a_cluster_is_named(
     assert caplog.text.count(f"{root}/broker-b: the commitlog") == 2
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 def test_a_stream_waits_for_the_disk_with_an_error(copy_of: Golden, fail_on_data_loss: str) -> None:
     root = copy_of("basic-5.5.0")
@@ -306,7 +302,6 @@ def test_a_stream_waits_for_the_disk_with_an_error(copy_of: Golden, fail_on_data
     assert positions.latest(start) == before
 
 
-@pytest.mark.golden
 def test_verify_says_so_and_checks_nothing_else(lost: Path) -> None:
     found = diagnose(str(lost))
     assert [problem.file for problem in found.of("damage")] == [f"{lost}/commitlog"]

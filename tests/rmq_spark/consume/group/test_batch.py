@@ -121,7 +121,6 @@ def test_a_batch_begins_at_the_groups_offset_and_writes_nothing(root: Path, unch
         assert len(read(root, group="new", consumeYoungQueueFromZero=True).rows()) == 20
 
 
-@pytest.mark.golden
 def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(golden: Golden, tmp_path: Path) -> None:
     root = copy_of(golden, "retry-dlq-5.5.0", tmp_path)
     options = {"group": "CG_fail", "subscribe": "Jobs", "subExpression": "TagA", "consumeFromWhere": FIRST}
@@ -140,7 +139,6 @@ def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(golden: Gold
     assert {row["tags"] for row in found if row["storedTopic"] == "%RETRY%CG_fail"} > {"TagA"}
 
 
-@pytest.mark.golden
 def test_a_group_reads_what_it_popped_before(golden: Golden) -> None:
     """A broker popped for the group: what nobody acknowledged waits in the group's retry topic of pop."""
     retry = "%RETRY%CG_pop_PopWork"
