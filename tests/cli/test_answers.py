@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_runs import Runner
+from tests.support.cli_runs import Runner, without_disk
 from tests.support.file_edits import harm
 from tests.support.fixtures import Golden
 from tests.support.transcripts import Transcript
@@ -30,7 +30,7 @@ def test_an_answer(rmqlog: Runner, golden: Golden, copy_of: Golden, line: str) -
     for name, path in stores.items():
         command = command.replace(name, path)
     done = rmqlog(*shlex.split(command))
-    said = f"exit {done.code}\n{done.out}{done.err}"
+    said = without_disk(f"exit {done.code}\n{done.out}{done.err}")
     for name, path in stores.items():
         said = said.replace(path, name)
     assert "Traceback" not in said

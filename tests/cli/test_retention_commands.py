@@ -126,20 +126,6 @@ def test_the_queues_are_the_rows_of_the_view(rmqlog: Runner, aged: Path) -> None
     assert rmqlog.table("retention", aged, *ASKED, "-l")[6][:3] == ["group", "topic", "queueId"]
 
 
-def test_good_news_is_said(rmqlog: Runner, golden: Golden) -> None:
-    done = rmqlog("retention", golden("retry-dlq-5.5.0"), *ASKED)
-    assert done.code == 0
-    assert done.out.splitlines()[-1] == "verdict: no group loses unread messages to the next deletion"
-    narrowed = rmqlog("retention", golden("retry-dlq-5.5.0"), *ASKED, "-g", "CG_fail").out.splitlines()
-    assert narrowed[-1] == "verdict: no matching group loses unread messages to the next deletion"
-    unknown = rmqlog("retention", golden("rocksdb-5.5.0"), *ASKED)
-    assert (unknown.code, unknown.err.count("keeps consumer offsets in RocksDB")) == (4, 1)
-    assert unknown.out.splitlines()[-1] == "verdict: which groups lose unread messages is not known"
-    cluster = rmqlog("retention", golden("cluster-5.5.0"), *ASKED).out.splitlines()
-    brokers = [line.split() for line in cluster if line.startswith("broker  ")]
-    assert brokers == [["broker", "broker-a"], ["broker", "broker-b"]]
-
-
 def test_a_loss_that_no_queue_tells_is_unknown(rmqlog: Runner, aged: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(aged, tmp_path / "store"))
     shutil.rmtree(store / "consumequeue" / "Orders" / "0")

@@ -15,6 +15,7 @@ import pytest
 
 from rmq_spark.cli.reading import TABLE_COLUMNS
 from store_format.display.text import width
+from tests.support.cli_runs import without_disk
 from tests.support.fixtures import Golden
 from tests.support.terminals import ForkedTerminals, without_progress
 
@@ -66,7 +67,7 @@ def test_the_recorded_screens(name: str, golden: Golden, screen: Screen) -> None
         seen = without_progress(seen).replace(str(path), "/data/store")
         fitted = [line for line in seen.splitlines() if not line.startswith(("rmqlog: ", "next: "))]
         assert verb == "verify" or max(map(width, fitted)) <= columns
-        seen = re.sub(r"^(disk +)\d+ % of .* used: \w.*$", r"\1(of this machine)", seen, flags=re.MULTILINE)
+        seen = without_disk(seen)
         if verb == "verify":  # the length of the path decides where a line is wrapped
             assert re.search(r"^ {9}\w", seen, re.MULTILINE) or name == "verify-sound"
             seen = re.sub(r"\n {9}(?=\S)", " ", seen)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -88,6 +89,11 @@ def command(*arguments: object) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", **more}
+
+
+def without_disk(text: str) -> str:
+    """A text of `retention` without how full the disk of this machine is."""
+    return re.sub(r"^(disk +)\d+ % of .* used: \w.*$", r"\1(of this machine)", text, flags=re.MULTILINE)
 
 
 def process(*arguments: object, **more: str) -> Run:
