@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick kernels lint-and-kernels test test-all brokers proofs sparks notebooks docs images format lint bench bench-peers figures clean check-java check-python
+.PHONY: help demo quick kernels kernels-and-classes lint-and-kernels test test-all brokers proofs sparks notebooks docs images format lint bench bench-peers figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it; 2 minutes"
@@ -71,9 +71,12 @@ kernels: $(DEV)/installed
 
 # Beside each other: each takes half a minute or more the first time, on one core. Lint takes longest.
 lint-and-kernels: $(DEV)/installed
+	@$(MAKE) --no-print-directory kernels-and-classes & made=$$!; \
+	$(MAKE) --no-print-directory lint; lint=$$?; wait $$made && exit $$lint
+
+kernels-and-classes: $(DEV)/installed
 	@nice $(MAKE) --no-print-directory kernels & kernels=$$!; \
-	nice $(MAKE) --no-print-directory $(DEV)/spark/classes.jsa & classes=$$!; \
-	$(MAKE) --no-print-directory lint; lint=$$?; wait $$kernels && wait $$classes && exit $$lint
+	nice $(MAKE) --no-print-directory $(DEV)/spark/classes.jsa; classes=$$?; wait $$kernels && exit $$classes
 
 # With which each Spark of the tests starts some seconds sooner.
 $(DEV)/spark/classes.jsa: $(DEV)/installed tests/support/spark/fast_start.py
@@ -85,10 +88,12 @@ test: check-java lint-and-kernels
 
 # One run of pytest for all: each further one collects 7,000 tests and starts Spark again in each of its processes,
 # and the many short tests fill the time in which the last long one is still running.
-# The programs of the tests with a broker are built beside the installation, which keeps one core busy.
+# The programs of the tests with a broker are built beside the installation, which keeps one core busy, and lint
+# runs beside the tests, of which many wait.
 test-all: check-java check-python
-	@$(MAKE) --no-print-directory brokers & $(MAKE) --no-print-directory lint-and-kernels; made=$$?; wait; exit $$made
-	$(call run_in,$(DEV)) -m pytest $(WORKERS)
+	@$(MAKE) --no-print-directory brokers & $(MAKE) --no-print-directory kernels-and-classes; made=$$?; wait; exit $$made
+	@nice $(MAKE) --no-print-directory lint & lint=$$!; \
+	$(call run_in,$(DEV)) -m pytest $(WORKERS); tests=$$?; wait $$lint && exit $$tests
 
 brokers: check-python
 	@"$(PYTHON)" -m tests.interop.maven
