@@ -24,22 +24,14 @@ from store_format.java.number_columns import read_integers
 from store_format.java.text import java_hash_many
 from store_format.message.encode import StoredMessages
 from store_format.message.locate import Identity
-from store_format.metadata.read import BrokerConf, config_path
+from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import (
     WHEEL_SLOTS,
     TimerCheck,
     TimerState,
-    read_timer_check,
-    recover_timer,
     with_wheel_precision,
 )
-from store_format.metadata.timer_write import (
-    next_timer_check,
-    write_timer_check,
-    write_timer_log,
-    write_timer_metrics,
-    write_timer_wheel,
-)
+from store_format.metadata.timer_metrics import write_timer_metrics
 from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
@@ -88,7 +80,7 @@ def put_late_in_wheel(root: str, first_ms: int, options: CommitOptions) -> None:
     long before, and the service may have read their slots meanwhile.
     """
     opened = Opened(root)
-    check = read_timer_check(config_path(opened, "timercheck"))
+    check = TimerCheck.read(opened)
     if check is None or first_ms >= check.last_read_time:
         return
     conf = with_wheel_precision(opened, broker_conf_of(opened, options.conf))
@@ -107,7 +99,7 @@ def put_late_in_wheel(root: str, first_ms: int, options: CommitOptions) -> None:
 
 def put_in_wheel(session: WriteSession, conf: BrokerConf, now_ms: int) -> None:
     """Puts all messages of the timer topic into the wheel, and delivers none."""
-    check = read_timer_check(config_path(session.opened, "timercheck")) or TimerCheck()
+    check = TimerCheck.read(session.opened) or TimerCheck()
     # Also after a turn that a crash broke off:
     read_ms = session.ledger().resume(TIMER_PART, check.last_read_time, session.store().log)
     precision = conf.timer_precision_ms
@@ -129,7 +121,7 @@ def fill_wheel(
     queue = timer_queue(store)
     if queue is None:
         return None
-    state = recover_timer(store.opened, conf.timer_precision_ms, conf.timer_log_file_size)
+    state = TimerState.recover(store.opened, conf.timer_precision_ms, conf.timer_log_file_size)
     turn = WheelTurn(store, conf, state, times, state.check.last_timer_queue_offset, waiting=waiting)
     if state.has_lost_units:
         enqueue_again(turn, queue)
@@ -138,8 +130,7 @@ def fill_wheel(
     enqueue(turn, queue)
     while turn.has_more_new:
         enqueue(turn, queue)
-    write_timer_log(state, session.files)
-    write_timer_wheel(state, session.files)
+    state.write(session.files)
     return turn
 
 
@@ -154,15 +145,14 @@ def save_timer(turn: WheelTurn, session: WriteSession, read_ms: int, now_ms: int
 
 def save_check(turn: WheelTurn, session: WriteSession, read_ms: int, now_ms: int) -> None:
     """Writes timercheck, with slots read up to `read_ms`."""
-    turn.state.check = next_timer_check(
-        turn.state.check,
+    turn.state.check = turn.state.check.after_turn(
         read_time=read_ms,
         queue_offset=turn.queue_offset,
         log_end=turn.state.end,
         now_ms=now_ms,
     )
     aside = session.opened.own("timercheck.new")
-    write_timer_check(session.opened, turn.state.check, session.files, aside=aside)
+    turn.state.check.write(session.opened, session.files, aside)
 
 
 def real_topics(messages: StoredMessages) -> list[str]:

@@ -1,9 +1,10 @@
-"""Reads the index of timer messages: the timer log, the timer wheel and the timer checkpoint (spec 8.3).
+"""The index of timer messages: the timer log, the timer wheel and the timer checkpoint (spec 8.3).
 
 The log is append-only. A slot of the wheel points to the newest unit of one second; each unit points to the
 unit before it (TimerLog, TimerWheel, Slot, TimerCheckpoint). `TimerState` has the files together, recovered
 as a broker recovers them when it starts (TimerMessageStore.recover). New units are linked into its slots in
-memory first; `timer_write` writes what has changed.
+memory first; then `TimerState.write` writes what has changed, and `TimerCheck.write` how far it is read: a
+broker begins to read where timercheck says.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, TruncatedRecordError
-from store_format.files.paths import StoreFile
+from store_format.files.paths import StoreFile, offset_file_name
 from store_format.files.read import list_store_files, open_view
 from store_format.files.view import FileView
+from store_format.files.write import FileWrites
 from store_format.layouts import (
     MAGIC_BLANK,
     TIMER_CHECK,
@@ -44,6 +46,7 @@ _SLOT = TIMER_WHEEL_SLOT.itemsize
 _UNITS_PER_READ = 1 << 15
 _SLOTS_PER_STEP = 1 << 16
 _SLOTS_PER_LOOK = 1 << 13
+_CHECK_NAME, _CHECK_SIZE = "timercheck", 4096  # DefaultMappedFile.OS_PAGE_SIZE
 _SNAPSHOT_NAME = re.compile(r"timerwheel\.([0-9]{1,20})\Z", re.ASCII)
 
 _SLOTS_MAX = 64  # that are tried, the latest first: their units are the last to be deleted
@@ -198,12 +201,6 @@ def snapshot_of_wheel(opened: Opened) -> StoreFile | None:
     return snapshots[-1] if snapshots else None
 
 
-def wheel_path(opened: Opened) -> str:
-    """The wheel's file: the newest snapshot (timerWheelSnapshotFlush), or `timerwheel`."""
-    snapshot = snapshot_of_wheel(opened)
-    return f"{opened.path}/timerwheel" if snapshot is None else snapshot.path
-
-
 class TimerWheel:
     """The slots of the wheel. The file lags behind the timerlog; slots in the past keep their content."""
 
@@ -228,6 +225,12 @@ class TimerWheel:
         if view.size != WHEEL_SLOTS * _SLOT:
             raise CorruptStoreError(path, 0, f"{WHEEL_SLOTS * _SLOT} bytes", f"{view.size} bytes")
         return cls(view, precision_ms)
+
+    @classmethod
+    def newest(cls, opened: Opened, precision_ms: int = 1000) -> TimerWheel | None:
+        """Opens the newest snapshot (timerWheelSnapshotFlush), or `timerwheel`; None as `open`."""
+        snapshot = snapshot_of_wheel(opened)
+        return cls.open(f"{opened.path}/timerwheel" if snapshot is None else snapshot.path, precision_ms)
 
     def _slots(self, start: int, stop: int) -> NDArray[np.void]:
         """Reads the slots with these indices, at most up to the last one."""
@@ -310,15 +313,44 @@ class TimerCheck:
     timestamp: int = 0
     counter: int = 0
 
+    @staticmethod
+    def read(opened: Opened) -> TimerCheck | None:
+        """The checkpoint of a store; None without a file. Missing bytes of a short file count as 0."""
+        try:
+            with open_view(config_path(opened, _CHECK_NAME)) as view:
+                data = view.read(0, TIMER_CHECK.itemsize)
+        except FileNotFoundError:
+            return None
+        return TimerCheck(*unpack(data.ljust(TIMER_CHECK.itemsize, b"\0"), TIMER_CHECK)[0].tolist())
 
-def read_timer_check(path: str) -> TimerCheck | None:
-    """The timer checkpoint at `path`; None without a file. Missing bytes of a short file count as 0."""
-    try:
-        with open_view(path) as view:
-            data = view.read(0, TIMER_CHECK.itemsize)
-    except FileNotFoundError:
-        return None
-    return TimerCheck(*unpack(data.ljust(TIMER_CHECK.itemsize, b"\0"), TIMER_CHECK)[0].tolist())
+    def after_turn(self, *, read_time: int, queue_offset: int, log_end: int, now_ms: int) -> TimerCheck:
+        """The checkpoint after a turn (TimerMessageStore.prepareTimerCheckPoint).
+
+        The data version advances if the read time or the queue offset has changed.
+        """
+        changed = replace(
+            self,
+            last_read_time=read_time,
+            last_timer_log_flush_pos=log_end,
+            last_timer_queue_offset=queue_offset,
+            master_timer_queue_offset=queue_offset,
+        )
+        if (read_time, queue_offset) == (self.last_read_time, self.master_timer_queue_offset):
+            return changed
+        return replace(changed, timestamp=now_ms, counter=self.counter + 1)
+
+    def to_bytes(self) -> bytes:
+        """The 4096 bytes of config/timercheck."""
+        values = {name: getattr(self, name) for name in TIMER_CHECK.names or ()}
+        return pack(TIMER_CHECK, values).tobytes().ljust(_CHECK_SIZE, b"\0")
+
+    def write(self, opened: Opened, files: FileWrites, aside: str | None = None) -> None:
+        """Replaces config/timercheck at once: a broker that found half of it would deliver a week again.
+
+        `aside` is the path of the new file before it takes its place.
+        """
+        files.make_directories(opened.path, "config")
+        files.replace(config_path(opened, _CHECK_NAME), self.to_bytes(), aside)
 
 
 # ---- the precision of a wheel ------------------------------------------------------------------------------
@@ -396,6 +428,38 @@ class TimerState:
     new_positions: _Ints = field(default_factory=lambda: np.empty(0, np.int64))
     slots: dict[int, _Slot] = field(default_factory=dict)
     _files: dict[int, tuple[StoreFile, FileView]] = field(default_factory=dict)
+
+    @staticmethod
+    def recover(opened: Opened, precision_ms: int, file_size: int) -> TimerState:
+        """The state of the timer, with the units that the wheel's file lacks put into their slots.
+
+        `file_size` (mappedFileSizeTimerLog) counts if the log has no file. If the wheel has the last flushed
+        unit, only the units behind are read; else those from the file before on, as a broker does; without a
+        wheel all. If units are lost, or the wheel is newer than the log (the copy of a running store, a power
+        loss), the wheel is made from the units that are left: its slots point to bytes that other units will
+        take. Raises CorruptStoreError for a wheel of another size.
+        """
+        check = TimerCheck.read(opened) or TimerCheck()
+        log = TimerLog.open(f"{opened.path}/timerlog")
+        size = next((file.size for file in reversed(log.files) if file.size), file_size)  # 0 after a crash
+        wheel = TimerWheel.open(f"{opened.path}/timerwheel", precision_ms)
+        state = TimerState(opened, precision_ms, size, check, log, wheel)
+        start = flushed = check.last_timer_log_flush_pos
+        if wheel is None or not _has_last_unit(state, flushed):
+            snapshot = snapshot_of_wheel(opened)
+            if snapshot is not None:
+                state.wheel = TimerWheel.open(snapshot.path, precision_ms)
+                state.rewrites_wheel = True
+                flushed = snapshot.start
+            start = 0 if state.wheel is None else max(flushed - size, 0)
+            start -= start % size
+        _read_units(state, start)
+        state.has_lost_units = state.end < check.last_timer_log_flush_pos
+        if state.has_lost_units or (state.wheel is not None and state.wheel.reaches(state.end)):
+            state.wheel, state.slots = None, {}
+            state.rewrites_wheel = True
+            _read_units(state, 0)
+        return state
 
     # ---- slots -----------------------------------------------------------------------------------------
 
@@ -562,6 +626,86 @@ class TimerState:
         unit: np.void = unpack(data, TIMER_LOG_UNIT)[0]
         return file, unit
 
+    # ---- to the files --------------------------------------------------------------------------------------
+
+    def write(self, files: FileWrites) -> None:
+        """Writes the new units into the timerlog, then the changed slots into the wheel: a broker rebuilds
+        slots from the log.
+        """
+        self._write_log(files)
+        self._write_wheel(files)
+
+    def _write_log(self, files: FileWrites) -> None:
+        """Appends the new units (TimerLog.append), and cuts what is damaged behind the last whole unit."""
+        if self.is_damaged:
+            self._cut_log(files)
+        if not len(self.new_units):
+            return
+        directory = files.make_directories(self.opened.path, "timerlog")
+        size, room = self.file_size, units_per_file(self.file_size)
+        numbers = self.new_positions // size
+        is_new_name = False
+        for number in range(int(numbers[0]), int(numbers[-1]) + 1):
+            here = numbers == number
+            first = int(self.new_positions[here][0]) % size
+            if first == 0 and number * size >= size:
+                self._end_file(number - 1, files)
+            file, is_created = files.open_full(f"{directory}/{offset_file_name(number * size)}", size)
+            is_new_name |= is_created
+            with file:
+                file.write(first, self.new_units[here].tobytes())
+                files.sync(file)
+            assert first + int(here.sum()) * _UNIT <= room * _UNIT
+        if is_new_name:
+            files.sync_directory(directory)
+
+    def _end_file(self, number: int, files: FileWrites) -> None:
+        """Writes the blank after the last unit of a full file, if the file is still there."""
+        size = self.file_size
+        position = units_per_file(size) * _UNIT
+        if number * size < (self.log.files[0].start if self.log.files else 0):
+            return
+        blank = pack(TIMER_LOG_BLANK, {"size": size - position, "reserved": 0, "magic": MAGIC_BLANK})
+        file, _ = files.open_full(f"{self.opened.path}/timerlog/{offset_file_name(number * size)}", size)
+        with file:
+            file.write(position, blank.tobytes())
+            files.sync(file)
+
+    def _cut_log(self, files: FileWrites) -> None:
+        """Removes what is behind the end of the log (MappedFileQueue.truncateDirtyFiles)."""
+        end = int(self.new_positions[0]) if len(self.new_positions) else self.end
+        for each in self.log.files:
+            if each.start >= end and each.start > 0:
+                files.remove(each.path)
+            elif each.stop > end:
+                with files.open(each.path) as file:
+                    file.zero(max(end - each.start, 0), each.size)
+                    files.sync(file)
+
+    def _write_wheel(self, files: FileWrites) -> None:
+        """Writes the changed slots; a wheel that is missing is created with empty slots, as by a broker.
+
+        If the slots come from a snapshot (timerWheelSnapshotFlush) or from the log, the whole wheel is
+        written. The snapshots stay: a broker that uses them reads the timerlog again from their position on.
+        """
+        if not self.slots and not self.rewrites_wheel:
+            return
+        indices = sorted(self.slots)
+        records = slot_records([self.slots[index] for index in indices])
+        file, is_new = files.open_full(f"{self.opened.path}/timerwheel", WHEEL_SLOTS * _SLOT)
+        with file:
+            if self.rewrites_wheel:
+                empty = np.zeros(WHEEL_SLOTS, TIMER_WHEEL_SLOT)
+                whole = empty if self.wheel is None else self.wheel.copy()
+                whole[indices] = records
+                file.write(0, whole.tobytes())
+            else:
+                for rows in np.split(np.arange(len(indices)), np.flatnonzero(np.diff(indices) != 1) + 1):
+                    file.write(indices[rows[0]] * _SLOT, records[rows[0] : rows[-1] + 1].tobytes())
+            files.sync(file)
+        if is_new:
+            files.sync_directory(self.opened.path)
+
 
 def _rows_by_time(times: _Ints) -> Iterator[tuple[int, _Ints]]:
     """(time, rows) for each time; the times in the order of their last rows, so that the last one wins."""
@@ -570,38 +714,6 @@ def _rows_by_time(times: _Ints) -> Iterator[tuple[int, _Ints]]:
     groups = [rows for rows in np.split(order, edges) if len(rows)]
     for rows in sorted(groups, key=lambda rows: int(rows[-1])):
         yield int(times[rows[0]]), rows
-
-
-def recover_timer(opened: Opened, precision_ms: int, file_size: int) -> TimerState:
-    """The state of the timer, with the units that the wheel's file lacks put into their slots.
-
-    `file_size` (mappedFileSizeTimerLog) counts if the log has no file. If the wheel has the last flushed
-    unit, only the units behind are read; else those from the file before on, as a broker does; without a
-    wheel all. If units are lost, or the wheel is newer than the log (the copy of a running store, a power
-    loss), the wheel is made from the units that are left: its slots point to bytes that other units will
-    take. Raises CorruptStoreError for a wheel of another size.
-    """
-    check = read_timer_check(config_path(opened, "timercheck")) or TimerCheck()
-    log = TimerLog.open(f"{opened.path}/timerlog")
-    size = next((file.size for file in reversed(log.files) if file.size), file_size)  # 0 after a crash
-    wheel = TimerWheel.open(f"{opened.path}/timerwheel", precision_ms)
-    state = TimerState(opened, precision_ms, size, check, log, wheel)
-    start = flushed = check.last_timer_log_flush_pos
-    if wheel is None or not _has_last_unit(state, flushed):
-        snapshot = snapshot_of_wheel(opened)
-        if snapshot is not None:
-            state.wheel = TimerWheel.open(snapshot.path, precision_ms)
-            state.rewrites_wheel = True
-            flushed = snapshot.start
-        start = 0 if state.wheel is None else max(flushed - size, 0)
-        start -= start % size
-    _read_units(state, start)
-    state.has_lost_units = state.end < check.last_timer_log_flush_pos
-    if state.has_lost_units or (state.wheel is not None and state.wheel.reaches(state.end)):
-        state.wheel, state.slots = None, {}
-        state.rewrites_wheel = True
-        _read_units(state, 0)
-    return state
 
 
 def _has_last_unit(state: TimerState, flushed: int) -> bool:

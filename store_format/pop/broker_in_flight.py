@@ -31,8 +31,8 @@ from store_format.java.numbers import parse_long
 from store_format.java.text import java_hash
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.group_offsets import read_committed, refuse_foreign_offsets
-from store_format.metadata.read import BrokerConf, config_path
-from store_format.metadata.timer import read_timer_check, recover_timer, with_wheel_precision
+from store_format.metadata.read import BrokerConf
+from store_format.metadata.timer import TimerCheck, TimerState, with_wheel_precision
 from store_format.metadata.values import dumps
 from store_format.names import (
     REAL_QID,
@@ -487,7 +487,7 @@ def _waiting(store: Store, conf: BrokerConf, topics: Collection[str]) -> Iterato
             f"{store.path}: cannot read which check points of pop wait in the timer's RocksDB "
             "(timerRocksDBEnable=true); start the store's broker and let it deliver them"
         )
-    check = read_timer_check(config_path(store.opened, "timercheck"))
+    check = TimerCheck.read(store.opened)
     read_ms = check.last_read_time if check is not None else 0
     enqueued = check.last_timer_queue_offset if check is not None else queue.min_offset
     start = enqueued
@@ -541,7 +541,7 @@ def _in_wheel(
     Reads the stretches of the timerlog in which these slots have units, and of the messages only those for
     revive topics, by the hash of the topic in each unit.
     """
-    state = recover_timer(store.opened, conf.timer_precision_ms, conf.timer_log_file_size)
+    state = TimerState.recover(store.opened, conf.timer_precision_ms, conf.timer_log_file_size)
     slots = state.slots_between(read_ms, _TIME_MAX)
     times = np.array([slot.time for slot in slots], np.int64)
     hashes = np.array([java_hash(name) for name in sorted(topics)], np.int64)

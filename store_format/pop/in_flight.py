@@ -16,13 +16,12 @@ from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import (
     BrokerConf,
-    config_path,
     read_order_infos,
     read_request_modes,
     read_timer_metrics,
     read_topics,
 )
-from store_format.metadata.timer import read_timer_check
+from store_format.metadata.timer import TimerCheck
 from store_format.metadata.values import OrderInfo
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
@@ -284,7 +283,7 @@ def _may_have_records(store: Store) -> bool:
     timer = next(iter(store.queues(TIMER_TOPIC.__eq__)), None)
     if timer is None:
         return False
-    check = read_timer_check(config_path(store.opened, "timercheck"))
+    check = TimerCheck.read(store.opened)
     return check is None or check.last_timer_queue_offset < timer.max_offset
 
 

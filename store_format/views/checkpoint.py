@@ -17,8 +17,8 @@ from store_format.display.columns import (
     batches_of,
     time_us,
 )
-from store_format.metadata.read import CHECKPOINT_SINCE, config_path, read_checkpoint
-from store_format.metadata.timer import read_timer_check
+from store_format.metadata.read import CHECKPOINT_SINCE, read_checkpoint
+from store_format.metadata.timer import TimerCheck
 from store_format.metadata.values import java_name
 from store_format.read.store import Store
 from store_format.views.view import View
@@ -43,7 +43,7 @@ def checkpoint(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[object, ...]] = []
     for file, read, since in (
         ("checkpoint", read_checkpoint(f"{store.path}/checkpoint"), CHECKPOINT_SINCE),
-        ("config/timercheck", read_timer_check(config_path(store.opened, "timercheck")), {}),
+        ("config/timercheck", TimerCheck.read(store.opened), {}),
     ):
         for name, value in (asdict(read) if read is not None else {}).items():
             time = time_us(value) if name.endswith(("timestamp", "time")) and value > 0 else None

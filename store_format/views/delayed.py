@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StoreError
 from store_format.java.numbers import parse_long
-from store_format.metadata.read import BrokerConf, config_path, read_delay_offsets
+from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.metadata.timer import (
     TimerCheck,
     TimerLog,
     TimerState,
     TimerWheel,
-    read_timer_check,
-    wheel_path,
 )
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
 from store_format.opened.store import Opened
@@ -117,7 +115,7 @@ def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
     """
     precision = conf.timer_precision_ms
     queues = store.queues(TIMER_TOPIC.__eq__)
-    check = read_timer_check(config_path(store.opened, "timercheck")) if queues else None
+    check = TimerCheck.read(store.opened) if queues else None
     late = _late_places(store.opened, check or TimerCheck(), precision)
     pending: dict[Any, dict[str, Any]] = {}
     recalls: set[tuple[str, int]] = set()
@@ -158,7 +156,7 @@ def _late_places(opened: Opened, check: TimerCheck, precision_ms: int) -> NDArra
     the view `problems` shows the damage.
     """
     try:
-        wheel = TimerWheel.open(wheel_path(opened), precision_ms)
+        wheel = TimerWheel.newest(opened, precision_ms)
         log = TimerLog.open(f"{opened.path}/timerlog")
         slot = None if wheel is None else wheel.slot(check.last_read_time)
         if slot is None or not log.files:

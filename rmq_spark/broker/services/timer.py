@@ -52,11 +52,7 @@ from store_format.errors import (
 from store_format.java.number_columns import read_integers
 from store_format.message.encode import EncodedTopics, MessageColumns, StoredMessages
 from store_format.metadata.read import BrokerConf, config_path, read_topics
-from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL, TimerState, read_timer_check, recover_timer
-from store_format.metadata.timer_write import (
-    write_timer_log,
-    write_timer_wheel,
-)
+from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL, TimerCheck, TimerState
 from store_format.metadata.values import TopicConfig
 from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
 from store_format.opened.store import Opened
@@ -95,12 +91,14 @@ class Timer:
         conf = now.conf
         plan = TimerPlan(store, now)
         queue = timer_queue(store)
-        check = read_timer_check(config_path(store.opened, "timercheck"))
+        check = TimerCheck.read(store.opened)
         if not conf.timer_wheel_enable or (queue is None and check is None):
             return plan
         if queue is None and check is not None and check.last_timer_queue_offset > 0:
             raise lost_queue(f"{store.path}/consumequeue/{TIMER_TOPIC}/0")
-        plan.state = state = recover_timer(store.opened, conf.timer_precision_ms, conf.timer_log_file_size)
+        plan.state = state = TimerState.recover(
+            store.opened, conf.timer_precision_ms, conf.timer_log_file_size
+        )
         plan.read_ms = ledger.resume(TIMER_PART, state.check.last_read_time, store.log)
         _refuse_future(plan)
         plan.queue_offset = state.check.last_timer_queue_offset
@@ -215,8 +213,7 @@ class TimerPlan:
 
     def _apply(self, session: WriteSession, state: TimerState, tally: Tally) -> None:
         began = state.check.last_read_time
-        write_timer_log(state, session.files)
-        write_timer_wheel(state, session.files)
+        state.write(session.files)
         turn = _wheel_turn(self, state)
         if not self.slots:
             # While the ledger knows of later slots, unread messages may be of times before them.

@@ -21,13 +21,11 @@ from store_format.metadata.timer import (
     TimerCheck,
     TimerLog,
     TimerWheel,
-    read_timer_check,
     slot_index,
-    wheel_path,
     wheel_precision_ms,
     with_wheel_precision,
 )
-from store_format.metadata.timer_write import merge_timer_metrics, write_timer_metrics
+from store_format.metadata.timer_metrics import merge_timer_metrics, write_timer_metrics
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.fixtures import Golden
@@ -103,7 +101,7 @@ def test_every_unit_is_a_message_of_the_timer_topic(golden: Golden, name: str) -
     assert units["message_size"].tolist() == [row["storeSize"] for row in rows]
     assert units["topic_hash"].tolist() == [java_string_hash(row["properties"]["REAL_TOPIC"]) for row in rows]
 
-    wheel = TimerWheel.open(wheel_path(Opened(str(store))))
+    wheel = TimerWheel.newest(Opened(str(store)))
     assert wheel is not None
     chained: dict[int, int] = {}  # physical offset -> slot time
     for slot in wheel.slots():
@@ -119,7 +117,7 @@ def test_every_unit_is_a_message_of_the_timer_topic(golden: Golden, name: str) -
     }
     assert chained == due
 
-    check = read_timer_check(str(store / "config" / "timercheck"))
+    check = TimerCheck.read(Opened(str(store)))
     assert check is not None
     assert (check.last_timer_log_flush_pos, check.last_timer_queue_offset) == (52 * len(rows), len(rows))
 
@@ -247,19 +245,29 @@ def test_wheel_of_another_size_is_refused(tmp_path: Path) -> None:
 
 
 def test_newest_snapshot_is_the_wheel(tmp_path: Path) -> None:
-    assert wheel_path(Opened(str(tmp_path))) == str(tmp_path / "timerwheel")
-    for name in ("timerwheel", "timerwheel.900", "timerwheel.1040", "timerwheel.2000.tmp", "timerwheel.bak"):
-        (tmp_path / name).touch()
-    assert wheel_path(Opened(str(tmp_path))) == str(tmp_path / "timerwheel.1040")
+    opened = Opened(str(tmp_path))
+    assert TimerWheel.newest(opened) is None
+    for newest, *others in (
+        ("timerwheel",),
+        ("timerwheel.1040", "timerwheel.900", "timerwheel.2000.tmp", "timerwheel.bak"),
+    ):
+        for name in (newest, *others):
+            with (tmp_path / name).open("wb") as file:
+                file.truncate(WHEEL_SLOTS * TIMER_WHEEL_SLOT.itemsize)
+        wheel = TimerWheel.newest(opened)
+        assert wheel is not None
+        assert wheel.path == str(tmp_path / newest)
 
 
 @pytest.mark.parametrize("size", [0, 3, 8, 56, 4096])
 def test_timer_check_of_any_size(tmp_path: Path, size: int) -> None:
     longs = [1_700_000_000_000, 52, 1, 1, 0, 1_700_000_000_001, -5]
     content = struct.pack(">7q", *longs).ljust(4096, b"\0")[:size]
-    path = tmp_path / "timercheck"
+    path = tmp_path / "config/timercheck"
+    path.parent.mkdir()
     path.write_bytes(content)
-    assert read_timer_check(str(path)) == TimerCheck(*struct.unpack(">7q", content.ljust(56, b"\0")[:56]))
+    expected = TimerCheck(*struct.unpack(">7q", content.ljust(56, b"\0")[:56]))
+    assert TimerCheck.read(Opened(str(tmp_path))) == expected
 
 
 # ---- timermetrics ------------------------------------------------------------------------------------------

@@ -14,22 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store_format.files.write import FileWrites
-from store_format.metadata.timer import (
-    WHEEL_SLOTS,
-    TimerCheck,
-    TimerLog,
-    TimerState,
-    TimerWheel,
-    read_timer_check,
-    recover_timer,
-)
-from store_format.metadata.timer_write import (
-    next_timer_check,
-    timer_check_bytes,
-    write_timer_check,
-    write_timer_log,
-    write_timer_wheel,
-)
+from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, TimerLog, TimerState, TimerWheel
 from store_format.opened.store import Opened
 
 VECTOR = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["timer"]
@@ -55,12 +40,11 @@ def _added(state: TimerState, times: list[int], *, first: int = 0) -> None:
 
 
 def _written(root: Path, times: list[int], *, first: int = 0) -> TimerState:
-    state = recover_timer(Opened(str(root)), 1000, FILE_SIZE)
+    state = TimerState.recover(Opened(str(root)), 1000, FILE_SIZE)
     _added(state, times, first=first)
-    write_timer_log(state, _writes())
-    write_timer_wheel(state, _writes())
-    check = next_timer_check(state.check, read_time=0, queue_offset=1, log_end=state.end, now_ms=5)
-    write_timer_check(Opened(str(root)), check, _writes())
+    state.write(_writes())
+    check = state.check.after_turn(read_time=0, queue_offset=1, log_end=state.end, now_ms=5)
+    check.write(Opened(str(root)), _writes())
     return state
 
 
@@ -110,20 +94,20 @@ def test_every_unit_is_in_the_chain_of_its_slot(
     found = [number for _, units in log.scan() for number in (units["physical_offset"] // 196).tolist()]
     assert found == list(range(len(done)))
     assert done == [] or (wheel is not None and sum(wheel.slots()["num"]) == len(done))
-    again = recover_timer(Opened(str(root)), 1000, FILE_SIZE)
+    again = TimerState.recover(Opened(str(root)), 1000, FILE_SIZE)
     assert (again.slots, len(again.unflushed), again.is_damaged) == ({}, 0, False)
 
 
 def test_the_checkpoint(tmp_path: Path) -> None:
     check = TimerCheck(1, 2, 3, 3, 0, 7, 24)
-    write_timer_check(Opened(str(tmp_path)), check, _writes())
+    check.write(Opened(str(tmp_path)), _writes())
     path = tmp_path / "config" / "timercheck"
     assert path.read_bytes() == struct.pack(">7q", 1, 2, 3, 3, 0, 7, 24).ljust(4096, b"\0")
-    assert path.read_bytes() == timer_check_bytes(check)
-    assert read_timer_check(str(path)) == check
-    later = next_timer_check(check, read_time=1, queue_offset=3, log_end=54, now_ms=9)
+    assert path.read_bytes() == check.to_bytes()
+    assert TimerCheck.read(Opened(str(tmp_path))) == check
+    later = check.after_turn(read_time=1, queue_offset=3, log_end=54, now_ms=9)
     assert later == replace(check, last_timer_log_flush_pos=54), "no new data version"
-    later = next_timer_check(check, read_time=2, queue_offset=4, log_end=54, now_ms=9)
+    later = check.after_turn(read_time=2, queue_offset=4, log_end=54, now_ms=9)
     assert later == TimerCheck(2, 54, 4, 4, 0, 9, 25)
 
 
@@ -131,7 +115,7 @@ def test_slots_around_the_end_of_the_wheel(tmp_path: Path) -> None:
     """The wheel goes on at its beginning: times on both sides of a multiple of its slots."""
     turn = BEGIN // WHEEL_SLOTS * WHEEL_SLOTS + WHEEL_SLOTS  # the time of slot 0 in the next round
     _written(tmp_path, [turn - BEGIN - 4 + each for each in (-3, -1, 0, 2)])
-    state = recover_timer(Opened(str(tmp_path)), 1000, FILE_SIZE)
+    state = TimerState.recover(Opened(str(tmp_path)), 1000, FILE_SIZE)
     for low, high in ((-9, 9), (-3, 3), (-1, 1), (0, 2), (-2, WHEEL_SLOTS), (-WHEEL_SLOTS, 3)):
         found = state.slots_between((turn + low) * 1000, (turn + high) * 1000)
         assert [each.time - turn for each in found] == [t for t in (-3, -1, 0, 2) if low <= t < high]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf, config_path
-from store_format.metadata.timer import read_timer_check
+from store_format.metadata.timer import TimerCheck
 from store_format.names import REVIVE_PREFIX, UNIQ_KEY, normal_topic
 from store_format.opened.store import Opened
 from store_format.pop.broker_in_flight import (
@@ -92,7 +92,7 @@ def test_messages_that_the_timer_has_not_read_count(root: str) -> None:
     """A crash right after the pops: neither timercheck nor the wheel know of the records."""
     expected = _messages(read_broker_in_flight(Store.open(root)))
     path = pathlib.Path(config_path(Opened(root), "timercheck"))
-    check = read_timer_check(str(path))
+    check = TimerCheck.read(Opened(root))
     assert check is not None
     data = bytearray(path.read_bytes())
     data[8:16], data[16:24] = bytes(8), bytes(8)  # no unit is flushed, no message is read

@@ -15,8 +15,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf, read_timer_metrics
-from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
-from store_format.metadata.timer_write import timer_check_bytes
+from store_format.metadata.timer import TimerCheck, TimerLog
 from store_format.opened.store import Opened
 from tests.support import oracle
 from tests.support.file_edits import overwrite
@@ -42,14 +41,14 @@ def _turn(root: Path, now_ms: int, conf: BrokerConf = CONF) -> dict[str, Any]:
 
 
 def _check(root: Path) -> TimerCheck:
-    check = read_timer_check(str(root / "config" / "timercheck"))
+    check = TimerCheck.read(Opened(str(root)))
     assert check is not None
     return check
 
 
 def _set_check(root: Path, **changed: int) -> None:
     path = root / "config" / "timercheck"
-    path.write_bytes(timer_check_bytes(replace(_check(root), **changed)))
+    path.write_bytes(replace(_check(root), **changed).to_bytes())
 
 
 def _masked(message: Message) -> bytes:

@@ -16,8 +16,9 @@ from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.metadata.read import BrokerConf
-from store_format.metadata.timer import read_timer_check
+from store_format.metadata.timer import TimerCheck
 from store_format.names import TIMER_TOPIC
+from store_format.opened.store import Opened
 from tests.support import oracle
 from tests.support.file_edits import overwrite
 from tests.support.staged import columns_of, make_store, messages_of, numbered, stage
@@ -31,7 +32,7 @@ def _turn(root: Path, now_ms: int) -> dict[str, Any]:
 
 
 def _next_offset(root: Path) -> int:
-    check = read_timer_check(str(root / "config" / "timercheck"))
+    check = TimerCheck.read(Opened(str(root)))
     assert check is not None
     return check.last_timer_queue_offset
 

@@ -16,7 +16,8 @@ from rmq_spark.services import run_once, timer
 from rmq_spark.write.stage_and_commit import commit_write, stage_rows
 from store_format import MessageStore
 from store_format.metadata.read import BrokerConf
-from store_format.metadata.timer import read_timer_check
+from store_format.metadata.timer import TimerCheck
+from store_format.opened.store import Opened
 from tests.support.timer_broker import lost, to_come
 from tests.support.waiting import BEGIN_MS, append, bodies, recall_of, timed
 from tests.support.writes import numbered_rows, target_of
@@ -37,7 +38,7 @@ def test_a_message_that_is_stored_again_is_in_the_wheel_after_the_turn(root: Pat
     append(root, timed("T", BEGIN_MS + 24 * SECOND, 0, 3))
     _turn(root, BEGIN_MS)
     assert _turn(root, BEGIN_MS + 11 * SECOND)["done"] == 3
-    check = read_timer_check(str(root / "config" / "timercheck"))
+    check = TimerCheck.read(Opened(str(root)))
     assert check is not None
     assert check.last_timer_queue_offset == 6, "nothing is left for the next turn, or for a broker"
     assert to_come(root) == _keys(0, 1, 2)
