@@ -18,14 +18,9 @@ from rmq_spark.produce.columns import WriteRows
 from rmq_spark.produce.delays import Parked
 from rmq_spark.produce.delivered import real_queues
 from store_format.java.numbers import parse_long
+from store_format.message import sysflag
 from store_format.message.encode import MessageColumns, StoredMessages, edited_properties
 from store_format.message.property_encoder import encode_property_columns
-from store_format.message.sysflag import (
-    BORN_HOST_V6,
-    STORE_HOST_V6,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-)
 from store_format.names import (
     CHECK_TIMES,
     DELAY,
@@ -120,11 +115,12 @@ def committed(halves: StoredMessages, *, is_old: bool = False) -> MessageColumns
     """
     queues = real_queues(halves)
     raw = halves.messages.properties
+    sys_flag = np.asarray(halves.messages.sys_flag) & ~sysflag.TRANSACTION_MASK
     return halves.copies(
         topic=queues.topics,
         queue_id=queues.queue_ids,
         properties=edited_properties(raw, {}, removed=() if is_old else (REAL_TOPIC, REAL_QID)),
-        sys_flag=np.asarray(halves.messages.sys_flag) & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+        sys_flag=sys_flag | sysflag.TRANSACTION_COMMIT,
         prepared_transaction_offset=halves.physical_offsets,
     )
 
@@ -166,7 +162,7 @@ def op_messages(bodies: Sequence[bytes], host: tuple[bytes, int], now_ms: int) -
         queue_id=np.full(count, HALF_QUEUE_ID, np.int64),
         flag=np.zeros(count, np.int64),
         queue_offset=np.zeros(count, np.int64),
-        sys_flag=np.full(count, BORN_HOST_V6 | STORE_HOST_V6 if v6 else 0, np.int64),
+        sys_flag=np.full(count, sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6 if v6 else 0, np.int64),
         born_timestamp=np.full(count, now_ms, np.int64),
         born_ip=address,
         born_port=ports,

@@ -36,6 +36,7 @@ from store_format.layouts import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
 )
+from store_format.message import sysflag
 from store_format.message.compression import compress, compression_flag
 from store_format.message.encode import (
     MESSAGE_SIZE_MAX,
@@ -45,7 +46,6 @@ from store_format.message.encode import (
     body_crcs,
 )
 from store_format.message.property_encoder import PropertyMaps, encode_property_columns
-from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
 from store_format.metadata.read import BrokerConf
 from store_format.names import (
     CHECK_IMMUNITY_TIME,
@@ -240,9 +240,9 @@ class Producer:
             place = park_half(rows, selected.queue_id, uniq_key if settings.transaction_id else None, group)
         strings = properties.strings(uniq_key, place, settings.properties_size_max)
         stored, sys_flag = compress_bodies(body, sizes, settings.compression)
-        sys_flag[selected.multi_tags] |= MULTI_TAGS
+        sys_flag[selected.multi_tags] |= sysflag.MULTI_TAGS
         born = rows.hosts("bornHost", settings.born_host)
-        sys_flag[born.v6] |= BORN_HOST_V6
+        sys_flag[born.v6] |= sysflag.BORN_HOST_V6
         flag = rows.integers("flag", 0)
         tags = pa.nulls(rows.count, _BINARY) if properties.tags is None else properties.tags
         return ProducedMessages(
@@ -288,7 +288,7 @@ class Producer:
             + topic_sizes[messages.topic]
         )
         sizes += np.where(
-            messages.sys_flag & BORN_HOST_V6 != 0, *(self._overhead(born_v6) for born_v6 in (1, 0))
+            messages.sys_flag & sysflag.BORN_HOST_V6 != 0, *(self._overhead(born_v6) for born_v6 in (1, 0))
         )
         if int(sizes.max(initial=0)) + BLANK_HEAD.itemsize <= min(settings.file_sizes):
             return

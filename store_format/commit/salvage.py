@@ -32,9 +32,9 @@ from store_format.commitlog.write import BLANK_SIZE_MIN, LogFiles
 from store_format.consumequeue.files import QueueBounds
 from store_format.errors import StoreInUseError, UnsupportedFormatError
 from store_format.files.write import FileWrites
+from store_format.message import sysflag
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.locate import locate
-from store_format.message.sysflag import TRANSACTION_ROLLBACK
 from store_format.survey.gone import last_records, shown_records
 from store_format.survey.log_end import DAMAGED_MAX, LogEnd, ReadableEnd
 from store_format.survey.right_entries import Contradictions
@@ -212,6 +212,6 @@ def _filler(body_size: int, has_crc: bool) -> EncodedUnits:
         topic=FILLER_TOPIC,
         body=pa.array([bytes(body_size)], pa.large_binary()),
         properties=pa.array([b""], pa.large_binary()),
-        sys_flag=TRANSACTION_ROLLBACK,
+        sys_flag=sysflag.TRANSACTION_ROLLBACK,
     )
     return encode(messages, crc_property=has_crc)

@@ -44,9 +44,9 @@ from store_format.commit.session import WriteSession
 from store_format.commit.unsupported import refuse_timeline
 from store_format.display.text import shown
 from store_format.errors import StoreError, UnsupportedFormatError
+from store_format.message import sysflag
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
-from store_format.message.sysflag import STORE_HOST_V6
 from store_format.metadata.group_offsets import (
     add_subscription_group,
     is_broker_49,
@@ -269,7 +269,7 @@ def _broker_host(store: Store, records: list[PopRecord]) -> Host:
             if len(stored):
                 messages = stored.messages
                 ip = np.asarray(messages.store_ip)[0].tobytes()
-                is_v6 = int(np.asarray(messages.sys_flag)[0]) & STORE_HOST_V6
+                is_v6 = int(np.asarray(messages.sys_flag)[0]) & sysflag.STORE_HOST_V6
                 return ip if is_v6 else ip[:4], int(np.asarray(messages.store_port)[0])
     return _ANY_HOST
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from store_format.errors import CorruptStoreError, InvalidReceiptHandleError, OptionError
+from store_format.message import sysflag
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_host, offset_msg_id
 from store_format.message.one import SingleUnit, UnitPlace
 from store_format.message.properties import decode_properties
-from store_format.message.sysflag import COMPRESSED
 from store_format.names import (
     BORN_HOST,
     CLIENT_PROPERTIES,
@@ -156,7 +156,7 @@ class MessageView:
     def body(self) -> bytes:
         """The body, decompressed. Raises CorruptStoreError for bytes that cannot be decompressed."""
         unit = self._decoded
-        if not unit.head.sys_flag & COMPRESSED:
+        if not unit.head.sys_flag & sysflag.COMPRESSED:
             return unit.body
         try:
             return decompress(unit.body, unit.head.sys_flag, size_max=_BODY_SIZE_MAX)

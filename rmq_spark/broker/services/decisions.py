@@ -31,11 +31,11 @@ from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError
 from store_format.java.numbers import parse_long
+from store_format.message import sysflag
 from store_format.message.columns import BODY_SIZE_MAX
 from store_format.message.compression import decompress
 from store_format.message.encode import MessageColumns, StoredMessages, join_columns
 from store_format.message.properties import PropertyTable
-from store_format.message.sysflag import COMPRESSED, STORE_HOST_V6
 from store_format.metadata.group_offsets import is_broker_49, read_group_offsets
 from store_format.metadata.read import BrokerConf
 from store_format.names import (
@@ -363,7 +363,7 @@ def decision_columns(
 def _broker_address(halves: StoredMessages) -> tuple[bytes, int]:
     """The broker's address: the store host of the last half message."""
     messages = halves.messages
-    v6 = int(np.asarray(messages.sys_flag)[-1]) & STORE_HOST_V6
+    v6 = int(np.asarray(messages.sys_flag)[-1]) & sysflag.STORE_HOST_V6
     ip = np.asarray(messages.store_ip)[-1].tobytes()
     return ip if v6 else ip[:4], int(np.asarray(messages.store_port)[-1])
 
@@ -437,7 +437,7 @@ def half_messages(halves: StoredMessages) -> list[HalfMessage]:
 
 
 def _body(stored: pa.Buffer, sys_flag: int) -> bytes:
-    if not sys_flag & COMPRESSED:
+    if not sys_flag & sysflag.COMPRESSED:
         return bytes(stored.to_pybytes())
     body: bytes = decompress(stored, sys_flag, size_max=BODY_SIZE_MAX)
     return body
