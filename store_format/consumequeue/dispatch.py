@@ -62,6 +62,7 @@ from store_format.names import (
 # what a message claims: `batch_size` queue offsets from `offset` on
 CLAIM = np.dtype([("physical", "i8"), ("offset", "i8"), ("batch_size", "i8")])
 
+LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
 _RUNS_MAX = 1 << 16  # of one queue: gaps behind them count as claimed
 
 _Range = tuple[int, int]
@@ -147,6 +148,17 @@ class Claims:
                     inside = (offsets[low:high] >= start) & (stops[low:high] <= end)
                     yield is_new, part if inside.all() else part[inside]
                 done = end
+
+    def leave_far(self) -> int:
+        """Leaves out the messages that are far behind all others, which are not fewer: their queue offsets
+        are damaged. Returns how many messages there are.
+        """
+        for number, (start, stop) in enumerate(self.gaps, 1):
+            if stop - start > LOST_MAX and (far := self.count(stop)) <= self.count(0, start):
+                self.left.append((0, OFFSET_MAX, stop, OFFSET_MAX))
+                del self.runs[number:]
+                return far
+        return 0
 
     def take(self, first: int, stop: int, physical: int = -1) -> list[_Range]:
         """Takes in messages with the queue offsets [first, stop), the first of them at the physical offset.

@@ -51,6 +51,10 @@ BODY_ADVICE = (
     "No command puts this right: the body has its checksum, but no client decodes the record. Reads with "
     "mode=DROPMALFORMED leave the message out. If only the body is wrong, the column rawBody has its bytes"
 )
+FAR_ADVICE = (
+    "No command puts this right: rmqlog recover files no message with such a queue offset, and only a search "
+    "of the commitlog finds the message"
+)
 ODD_SIZE_ADVICE = (
     "A broker whose mappedFileSizeCommitLog is another length refuses to start. If the file was cut off, "
     "restore it"
@@ -65,6 +69,7 @@ _LINKS = "Links below the store's root"
 _BY_HAND = (
     BODY_ADVICE,
     EXTENSION_ADVICE,
+    FAR_ADVICE,
     ODD_SIZE_ADVICE,
     "A broker refuses to start on this store",
     "After a crash a broker rescans the log",

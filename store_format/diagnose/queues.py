@@ -25,7 +25,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import FiledQueue, lost_mask, message_mask, pre_blank_mask, resolve_known
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
-from store_format.diagnose.problems import EXTENSION_ADVICE, Findings, Severity, repeated_text
+from store_format.diagnose.problems import EXTENSION_ADVICE, FAR_ADVICE, Findings, Severity, repeated_text
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import offset_file_name
 from store_format.files.read import entry_names, is_directory
@@ -321,7 +321,7 @@ class QueueCheck:
             self.not_light += claims.repeated if is_light_queue(key[0]) else 0
             self.unclaimed += sum(
                 stop - first - given_up.within({key: (first, stop)}).count
-                for first, stop in ([] if has_lost else [*before, *claims.gaps])
+                for first, stop in ([] if has_lost else [*before, *queue.gaps])
             )
         if self.repeated or self.not_light:
             place, expected = f"{self._opened.path}/consumequeue", "one message for each queue offset"
@@ -590,7 +590,9 @@ class _EntryCheck:
             advice = _LAG_ADVICE if severity == "warning" else QUEUE_ADVICE
             self.findings.add(severity, file, position, expected, found, advice, kind="entry")
         if self.compared is not None and self.compared.places.problem is not None:
-            self._report(self.queue.directory, 0, *self.compared.places.problem)
+            advice = QUEUE_ADVICE if self.compared.differences else FAR_ADVICE
+            place, problem = self.queue.directory, self.compared.places.problem
+            self.findings.add("damage", place, 0, *problem, advice, kind="entry")
 
     def _has_second_first(self, physical: int) -> bool:
         """Whether a second message with offset 0 is behind the physical offset, and others are behind it. A

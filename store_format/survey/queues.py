@@ -12,7 +12,6 @@ An address in consumequeue_ext counts as the right tags code (spec 3.4).
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import NO_FILING, Filing, MissingEntries, pack_entries
+from store_format.consumequeue.dispatch import (
+    LOST_MAX,
+    NO_FILING,
+    Filing,
+    MissingEntries,
+    pack_entries,
+)
 from store_format.consumequeue.files import QueueKind, can_be_queue
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import (
@@ -37,7 +42,6 @@ from store_format.consumequeue.units import (
     valid_units,
 )
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
-from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError
 from store_format.files.read import list_store_files, open_view
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
@@ -45,11 +49,8 @@ from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.fates import LogQueue
 from store_format.survey.right_entries import Contradictions, is_flipped, leads_to_own, place_of_message
-from store_format.survey.scan import by_queue
+from store_format.survey.scan import by_queue, warn_of_far
 
-_log = logging.getLogger(__name__)
-
-_LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
 _LOST_FILES_MAX = 256  # the same in files of the queue
 _CHUNK = 1 << 16  # units
 _BISECTED_MORE = 64  # units of a batch queue that are read behind the expected ones
@@ -178,7 +179,7 @@ class StoredQueue:
 
 def _lost_max(per_file: int) -> int:
     """How many queue offsets in a row may have no message, in a queue with `per_file` units a file."""
-    return min(_LOST_MAX, _LOST_FILES_MAX * per_file)
+    return min(LOST_MAX, _LOST_FILES_MAX * per_file)
 
 
 def without_far(queue: QueueRange, entries: MissingEntries, said: set[object]) -> MissingEntries:
@@ -192,11 +193,7 @@ def without_far(queue: QueueRange, entries: MissingEntries, said: set[object]) -
     count = int(np.count_nonzero(far))
     if not 0 < count <= queue.max_offset - queue.min_offset:
         return entries
-    key = (without_far, queue.topic, queue.queue_id)
-    if key not in said:
-        said.add(key)
-        told = "%s-%d: %d messages have queue offsets far behind all others, from %d on, and are left out"
-        _log.warning(told, shown(queue.topic), queue.queue_id, count, int(entries.queue_offsets[far][0]))
+    warn_of_far((queue.topic, queue.queue_id), count, int(entries.queue_offsets[far][0]), said)
     return MissingEntries(entries.queue_offsets[~far], entries.units[~far])
 
 
@@ -288,7 +285,7 @@ class QueuePlaces:
     def _begin(self, first: int) -> int:
         """The units before the first one of its file are pre-blank, as by ConsumeQueue.fillPreBlank."""
         begin = first if self.is_part else first - first % self.per_file
-        return begin if self.low is None or first - self.low > _LOST_MAX else min(begin, self.low)
+        return begin if self.low is None or first - self.low > LOST_MAX else min(begin, self.low)
 
     def _lost(self, start: int, stop: int, following: _Units) -> Iterator[PlacedUnits]:
         for low in range(start, stop, _CHUNK):
@@ -366,10 +363,15 @@ class ComparedQueue:
         return bool(self.stored.files) and not self.stored.misfit
 
     @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """The ranges of queue offsets between others that no message claims, without what is too far away."""
+        return [each for each in self.seen.claims.gaps if each[1] <= self.places.max_offset]
+
+    @property
     def unnamed(self) -> list[tuple[int, int]]:
         """The queue offsets [first, stop) of messages between others that neither log nor queue show."""
         if not self.stored.files:
-            return self.seen.claims.gaps
+            return self.gaps
         first = self.places.first  # before it, no message need have been
         unfilled = (each for each in self.differences if each.kind == "unfilled" and each.first >= first)
         return [(each.first, each.stop) for each in unfilled]

@@ -7,6 +7,7 @@ log. `queues_of_log` finds the queues and their offsets in this way, where no fi
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,11 +24,14 @@ from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Dispatch, Filing
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
 from store_format.index.updates import IndexBatch, index_batch
 from store_format.message.locate import UnitRefs, locate
 from store_format.names import DELAY_LEVELS_MS, QueueKey
 from store_format.survey.fates import LogQueue
+
+_log = logging.getLogger(__name__)
 
 PART_SIZE = 64 << 20  # bytes of the log
 _EPOCHS_MAX = 1000  # each costs a pass over the entries; topics are rarely deleted and created again
@@ -280,9 +284,19 @@ def queues_of_log(
         end = max(end, part.stop)
     if end > found.cuts[-1] or len(found.cuts) == 1:
         found.cuts.append(end)
-    for queue in found.queues.values():
+    for key, queue in found.queues.items():
         queue.physical_stop = end
+        if far := queue.claims.leave_far():
+            warn_of_far(key, far, queue.claims.left[-1][2], log.cache.said)
     return found
+
+
+def warn_of_far(key: QueueKey, count: int, first: int, said: set[object]) -> None:
+    """Warns once for each queue, as `said` shows, of messages that are left out."""
+    if (warn_of_far, key) not in said:
+        said.add((warn_of_far, key))
+        told = "%s-%d: %d messages have queue offsets far behind all others, from %d on, and are left out"
+        _log.warning(told, shown(key[0]), key[1], count, first)
 
 
 def _add(

@@ -18,6 +18,7 @@ from store_format.commit.recover import recover
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.diagnose import diagnose
+from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
 from store_format.files.read import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
@@ -406,21 +407,32 @@ def test_a_second_message_with_offset_0_that_a_broker_files_is_named(
     assert "does not file all messages of 1 consume queues at their queue offsets: A-0" in warning
 
 
+@pytest.mark.parametrize("has_queues", [True, False])
 def test_a_message_with_a_far_queue_offset_is_left_out_as_by_a_recovery(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_queues: bool
 ) -> None:
     store = BrokerStore(tmp_path)
     for _ in range(3):
         store.put("A", 0)
     store.put("A", 0, offset=1 << 40, files=False)
     root = store.write(crashed=True)
-    opened = MessageStore.open(str(root))
+    if not has_queues:
+        shutil.rmtree(root / "consumequeue")
+    opened = MessageStore.open(str(root), unfiled_queues="read")
     before = opened.queue("A", 0).to_table()
     assert before["queueOffset"].to_pylist() == [0, 1, 2]
     assert opened.queue("A", 0).to_table() == before
     assert caplog.text.count("A-0: 1 messages have queue offsets far behind all others") == 1
-    recover(str(root)).apply()
+    (conf := tmp_path / "made.conf").write_text(
+        "".join(f"{key}={value}\n" for key, value in store.conf.items())
+    )
+    recover(str(root), broker_conf=str(conf)).apply()
     assert MessageStore.open(str(root)).queue("A", 0).to_table() == before
+    found = diagnose(str(root))
+    assert [each.advice[:27] for each in found.of("damage")] == ["No command puts this right:"]
+    assert "1 whole message that no read returns from its queue" in found.verdict
+    assert "queue offset" not in found.verdict.replace("from its queue", "")
+    assert verdict(found)[1] is NextStep.NOTHING
 
 
 def test_entries_behind_one_of_zeros_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
