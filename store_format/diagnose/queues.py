@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import StoreState
@@ -21,7 +22,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch, Filing
 from store_format.consumequeue.files import FOLDERS, cut_files, ext_directory, place_in_files
-from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import FiledQueue, lost_mask, message_mask, pre_blank_mask, resolve_known
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
@@ -215,11 +216,12 @@ class QueueCheck:
         self.readable = sum(count for (topic, _), count in counts.items() if not is_light_queue(topic))
         if readers is None:
             return
-        self.readable, light = (
-            self._count_rows([each for each in readers if is_light_queue(each.topic) is is_light], reads_all)
-            for is_light in (False, True)
-        )
-        self.unread = max(sum(counts.values()) - self.readable - light, 0)
+        light = [each for each in readers if is_light_queue(each.topic)]
+        others = [each for each in readers if not is_light_queue(each.topic)]
+        self.readable, in_light = self._count_rows(others, reads_all), self._count_rows(light, reads_all)
+        self.unread = max(sum(counts.values()) - self.readable - in_light, 0)
+        if self.unread and in_light:  # only light queues may lead to them
+            self.readable += len(np.setdiff1d(_physical_offsets(light), _physical_offsets(others)))
 
     def _count_rows(self, readers: Sequence[Queue], reads_all: bool) -> int:
         """How many messages a read of these queues returns."""
@@ -231,9 +233,8 @@ class QueueCheck:
                 right = compared.seen.claims.count(queue.min_offset, queue.max_offset)
             count += right or 0
             pieces += [(queue, queue.piece())] if right is None else []
-        columns = decode_options_of(("queueOffset", "body") if reads_all else ("queueOffset",), True)
-        rows = read_pieces(pieces, columns, Tolerance("DROPMALFORMED", fail_on_data_loss=False))
-        return count + sum(int(batch.num_rows) for batch in rows)
+        columns = ("queueOffset", "body") if reads_all else ("queueOffset",)
+        return count + sum(int(batch.num_rows) for batch in _rows(pieces, *columns))
 
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""
@@ -393,6 +394,17 @@ class QueueCheck:
             place = f"{self._opened.path}/consumequeue/{topic}/{queue_id}"
             expected = f"consume queue files of {topic}-{queue_id} that end at offset {end.offset} or later"
             self._findings.add("damage", place, 0, expected, f"none, and {end.evidence}", _PAST_ADVICE)
+
+
+def _rows(pieces: Sequence[tuple[Queue, QueueSlice]], *columns: str) -> Iterator[pa.RecordBatch]:
+    tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    return read_pieces(pieces, decode_options_of(columns, True), tolerance)
+
+
+def _physical_offsets(readers: Sequence[Queue]) -> _IntArray:
+    """Those of the messages that a read of these queues returns."""
+    rows = _rows([(queue, queue.piece()) for queue in readers], "physicalOffset")
+    return np.concatenate([np.empty(0, np.int64), *(batch["physicalOffset"].to_numpy() for batch in rows)])
 
 
 # ---- the entries of one queue ------------------------------------------------------------------------------

@@ -425,3 +425,18 @@ def test_a_message_at_whose_offset_a_broker_files_a_second_first_one_does_not_wa
     (store.write(crashed=True) / "consumequeue/A/0").mkdir(parents=True)
     (tmp_path / "consumequeue/A/0" / f"{0:020d}").write_bytes(bytes(160))
     assert diagnose(str(tmp_path)).verdict.startswith("damaged in 1 place: 2 messages readable; 1 message is")
+
+
+def test_messages_that_only_their_light_queue_leads_to_are_readable(tmp_path: Path) -> None:
+    """The zeros end the queue of the messages, and a broker that starts looks at later messages only."""
+    lmq = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    store = BrokerStore(tmp_path, log_file_size=1024, conf=lmq)
+    for offset in range(6):
+        light = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": str(offset)}
+        store.put("A", body=b"short", properties=light)
+    for _ in range(5):
+        store.put("B", body=b"long" * 200)
+    store.entries["A", 0][2:4] = [bytes(20)] * 2
+    found = diagnose(str(store.write(crashed=True)))
+    assert found.verdict.startswith("damaged in 1 place: 11 messages readable")
+    assert "4 whole messages that no read returns from their queues" in found.verdict
