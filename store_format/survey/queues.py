@@ -442,7 +442,7 @@ class ComparedQueue:
         others = message_mask(stored) & (stored["physical_offset"] != wanted["physical_offset"])
         rows = np.flatnonzero(~right & others & (stored["physical_offset"] < self.log_stop))
         if len(rows) and self.log is not None:
-            right[rows] = leads_to_own(self.log, self.key, start + rows, stored[rows])
+            right[rows] = leads_to_own(self.log, self.key, start + rows, stored[rows], or_record=True)
         return right
 
     def as_copied(self, placed: PlacedUnits) -> PlacedUnits:

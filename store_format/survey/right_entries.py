@@ -160,18 +160,30 @@ def is_own(
     return found is not None and (found.key, found.offset, found.size) == (key, offset, place[1])
 
 
-def leads_to_own(log: CommitLog, key: QueueKey, offsets: _Ints, units: _Units) -> NDArray[np.bool_]:
-    """Which entries of a simple queue lead to a message that claims their place. No checksum is checked."""
+def leads_to_own(
+    log: CommitLog, key: QueueKey, offsets: _Ints, units: _Units, *, or_record: bool = False
+) -> NDArray[np.bool_]:
+    """Which entries of a simple queue lead to a message that claims their place, with `or_record` or to a
+    `shown_record`, which a broker hands out. No checksum of a message is checked.
+    """
     physical, places = units["physical_offset"].astype(np.int64), set[tuple[int, int, int]]()
+    damaged = set[int]()
     in_files = log.file_index(physical)
     for index in np.unique(in_files[in_files >= 0]).tolist():
         for _, refs in log.refs_at(log.files[index], np.unique(physical[in_files == index])):
-            found = find_entries(locate(refs, verify_crc=False)[0])
+            good, bad = locate(refs, verify_crc=False)
+            damaged.update(int(refs.physical_offsets[each.index]) for each in bad if or_record)
+            found = find_entries(good)
             mine = found.key == (found.keys.index(key) if key in found.keys else -1)
             columns = (each[mine].tolist() for each in (found.offset, found.physical, found.size))
             places |= set(zip(*columns, strict=True))
     claimed = zip(offsets.tolist(), physical.tolist(), units["size"].tolist(), strict=True)
-    return np.fromiter((place in places for place in claimed), bool, len(units))
+    is_own = (
+        place in places
+        or (place[1] in damaged and shown_record(log, key, place[0], place[1:], claims=True) is not None)
+        for place in claimed
+    )
+    return np.fromiter(is_own, bool, len(units))
 
 
 def own_newest(log: CommitLog, queues: Iterable[QueueRange]) -> set[QueueKey]:

@@ -13,7 +13,9 @@ from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.message import sysflag
+from store_format.message.one import head_offset
 from tests.support import oracle
+from tests.support.reads import flip
 from tests.support.referee.made import BrokerStore
 from tests.support.two_messages import LIGHT, PAIRS, QUEUE_FILE_SIZE, body, make_store
 from tests.support.writes import SMALL, numbered_rows, write
@@ -63,6 +65,21 @@ def test_the_queue_stays_as_the_broker_filed_it(tmp_path: Path, name: str, light
     write(root, numbered_rows(100, 101), key=None, **SMALL)
     after = queue_bytes(root, topic)
     assert after[: 20 * len(entries)] == before[: 20 * len(entries)]
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_an_entry_that_leads_to_a_record_with_a_wrong_physical_offset_stays(
+    tmp_path: Path, light: bool
+) -> None:
+    """A broker hands out the record, whose physical offset it does not compare, and not the second one."""
+    root, topic = (
+        make_store(tmp_path / "store", [0, 1, 1, 2], [0, 1, 3], light=light),
+        LIGHT if light else "T",
+    )
+    before = queue_bytes(root, topic)
+    flip(root, int.from_bytes(before[20:28]) + head_offset("physical_offset"))
+    recover(str(root)).apply()
+    assert queue_bytes(root, topic) == before
 
 
 def test_a_broker_that_starts_files_only_the_second(tmp_path: Path) -> None:
