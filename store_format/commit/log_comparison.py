@@ -285,12 +285,12 @@ class LogComparison:
         def find(queue: QueueKey) -> StoredQueue | None:
             if not (self.options.queues and self.options.chooses(queue[0])):
                 return None
-            if queue[0] in batch_topics:
-                return StoredQueue.list_in(self.opened, queue, batch, is_batch=True)
-            if simple is None and deleted(queue[0]) < OFFSET_MAX:
+            is_batch = queue[0] in batch_topics
+            if not is_batch and simple is None and deleted(queue[0]) < OFFSET_MAX:
                 raise self._unknown_size(queue)
+            size = batch if is_batch else simple or 6_000_000
             found, original = (
-                StoredQueue.list_in(each, queue, simple or 6_000_000, is_batch=False)
+                StoredQueue.list_in(each, queue, size, is_batch=is_batch)
                 for each in (self.opened, self.source)
             )
             return found if self.opened == self.source else replace(found, original=original)

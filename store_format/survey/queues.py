@@ -48,7 +48,13 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.fates import LogQueue
-from store_format.survey.right_entries import Contradictions, is_flipped, leads_to_own, place_of_message
+from store_format.survey.right_entries import (
+    Contradictions,
+    is_flipped,
+    leads_to_own,
+    messages_at,
+    place_of_message,
+)
 from store_format.survey.scan import by_queue, warn_of_far
 
 _LOST_FILES_MAX = 256  # the same in files of the queue
@@ -446,12 +452,17 @@ class ComparedQueue:
         return right
 
     def as_copied(self, placed: PlacedUnits) -> PlacedUnits:
-        """The units, with those of the original that lead to other messages which claim their places. An
-        address in consumequeue_ext, which is not copied, is no tags code.
+        """The units, with those of the original that lead to other messages which claim their places, and
+        those that say how many messages a batch has. An address in consumequeue_ext, which is not copied, is
+        no tags code.
         """
         original, start, units = self.stored.original, placed.start, placed.units
-        if self.log is None or original is None or original.misfit:
+        if self.log is None or original is None or original.misfit or not original.files:
             return placed
+        if self.stored.is_batch:
+            stored = original.read_batches(units["base_offset"].astype(np.int64))
+            units = np.where(self._counts(units, stored), stored, units).astype(BATCH_CQ_UNIT)
+            return placed._replace(units=units)
         stored = original.read(start, start + len(units))
         kept = (
             message_mask(stored)
@@ -461,6 +472,18 @@ class ComparedQueue:
         )
         kept[kept] = leads_to_own(self.log, self.key, start + np.flatnonzero(kept), stored[kept])
         return placed._replace(units=np.where(kept, stored, units).astype(CQ_UNIT))
+
+    def _counts(self, wanted: _Units, stored: _Units) -> _Mask:
+        """Which stored units of a batch queue have the number of messages that only the body shows: no
+        checksum covers the property INNER_NUM.
+        """
+        right = np.logical_and.reduce([stored[name] == wanted[name] for name in _BATCH_FIELDS[:-1]])
+        right &= (wanted["batch_size"] == 1) & (stored["batch_size"] > 1)
+        for row in np.flatnonzero(right).tolist() if self.log is not None else ():
+            right[row] = stored["batch_size"][row] == messages_at(
+                self.log, int(stored["physical_offset"][row])
+            )
+        return right
 
     def compare(self, placed: PlacedUnits, broker_start: int) -> None:
         units = placed.units
@@ -475,6 +498,7 @@ class ComparedQueue:
             stops = starts + units["batch_size"]
             stored = self.stored.read_batches(starts)
             right = np.logical_and.reduce([stored[name] == units[name] for name in _BATCH_FIELDS])
+            right |= self._counts(units, stored)
             lacks = ~valid_batch_units(stored)
         else:
             stored = self.stored.read(placed.start, placed.start + len(units))

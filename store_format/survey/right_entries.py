@@ -37,7 +37,7 @@ from store_format.files.view import FileView
 from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message import sysflag
-from store_format.message.locate import Units, locate
+from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.one import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
@@ -184,6 +184,18 @@ def leads_to_own(
         for place in claimed
     )
     return np.fromiter(is_own, bool, len(units))
+
+
+def messages_at(log: CommitLog, physical: int) -> int:
+    """How many messages the body of the inner batch at the physical offset has; 0 without a whole one."""
+    from store_format.message.decode import split_batches  # it imports pyarrow.compute
+
+    file = log.file_at(physical)
+    for _, refs in log.refs_at(file, np.array([physical])) if file is not None else ():
+        units, _ = locate(refs, verify_crc=True)
+        if inner_batches(units).any():
+            return int(split_batches(units.stored_bodies().to_pylist())[0].counts[0])
+    return 0
 
 
 def own_newest(log: CommitLog, queues: Iterable[QueueRange]) -> set[QueueKey]:

@@ -186,3 +186,22 @@ def test_a_message_far_away_from_the_others_of_its_queue_is_left(store: BrokerSt
     left = recover(str(root), into=str(root.with_name("new")), salvage=True).table().to_pylist()
     assert [row["entries"] for row in left if row["action"] == "left"] == [1]
     assert _salvaged(root)["A", 0] == before[:number] + before[number + 1 :]
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_an_inner_batch_without_its_number_of_messages_stays_whole(tmp_path: Path, crashed: bool) -> None:
+    """No checksum covers the property INNER_NUM, which zeros took: the entry and the body have the number."""
+    store = BrokerStore(tmp_path / "store")
+    store.topic("Inner", 1, {"queue.type": "BatchCQ"})
+    body = oracle.encode_inner_batch(oracle.SubMessage(i, b"part", b"") for i in range(3))
+    numbers = {"INNER_BASE": "1", "INNER_NUM": "3"}
+    store.put("Inner")
+    batch = store.put("Inner", body=body, count=3, sys_flag=0xC0, properties=numbers)
+    root = store.write(crashed=crashed)
+    before = rows_by_queue(root)["Inner", 0]
+    end = batch.physical_offset + batch.total_size
+    overwrite(root / "commitlog" / oracle.file_name(0), end - len("_NUM\x013\x02"), bytes(7))
+    assert len(before) == 4
+    assert _salvaged(root)["Inner", 0] == before
+    recover(str(root)).apply()
+    assert rows_by_queue(root)["Inner", 0] == before
