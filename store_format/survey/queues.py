@@ -433,7 +433,7 @@ class ComparedQueue:
             physical = units["physical_offset"].tolist()
             return (
                 bool(message_mask(units).all())
-                and physical[0] <= physical[-1] < log.min_offset
+                and physical[0] <= physical[-1] <= log.min_offset - int(units["size"][-1])
                 and not is_flipped(log, self.key, offset, physical[-1], log.min_offset, log.stop)
             )
 

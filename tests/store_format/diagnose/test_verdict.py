@@ -440,3 +440,15 @@ def test_messages_that_only_their_light_queue_leads_to_are_readable(tmp_path: Pa
     found = diagnose(str(store.write(crashed=True)))
     assert found.verdict.startswith("damaged in 1 place: 11 messages readable")
     assert "4 whole messages that no read returns from their queues" in found.verdict
+
+
+def test_an_entry_with_an_impossible_size_is_not_that_of_an_expired_message(tmp_path: Path) -> None:
+    """A queue file that is shifted by a byte: its first entry leads before the log."""
+    store = BrokerStore(tmp_path, begin=1 << 16)
+    for topic in "BBAA":
+        store.put(topic)
+    path = store.write() / "consumequeue/A/0" / f"{0:020d}"
+    path.write_bytes(bytes(1) + path.read_bytes()[:-1])
+    found = diagnose(str(tmp_path))
+    assert len(MessageStore.open(str(tmp_path)).queue("A", 0).to_table()) == 2
+    assert found.summary.readable == 4
