@@ -112,7 +112,7 @@ def log_file_shifted(root: Path, random: Random) -> str:
 
 def log_file_foreign(root: Path, random: Random) -> str:
     """A file of another store's log."""
-    path = _one(_log(root), random)
+    path = _one([path for path in _log(root) if path.name.isdigit()], random)
     other = BrokerStore(root / "other", log_file_size=path.stat().st_size, begin=int(path.name))
     for _ in range(random.randint(1, 20)):
         other.put("A", 0, offset=random.choice([None, other.next_offset("A", 0) + 3]))

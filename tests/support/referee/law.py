@@ -234,7 +234,7 @@ def _is_refiled(root: Path, place: Place, there: Sequence[tuple[int, Body]], ser
     topic, queue_id, at = place
     entries = {
         (int(file.name) + byte) // 20: file.read_bytes()[byte : byte + 20]
-        for file in sorted((root / "consumequeue" / topic / str(queue_id)).glob("[0-9]*"))[-3:]
+        for file in sorted((root / "consumequeue" / topic / str(queue_id)).glob("[0-9]" * 20))[-3:]
         for byte in range(0, file.stat().st_size, 20)
     }
     return (
@@ -339,10 +339,10 @@ def _fourth_law(
 def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:
     """The offsets between a broker's ends of a queue at which a read returns no message.
 
-    A message with offset 0 that a broker serves and files once more when it starts is not lost.
+    A message with offset 0 that a read returns is not lost where a broker files it once more when it starts.
     """
     for queue, served in verdict.client_queues.items():
-        twice = {each.physical_offset for at, each in served.messages.items() if at == 0}
+        twice = {physical_offset for physical_offset, _ in rows.at.get((*queue, 0), ())}
         for at in range(served.min_offset, min(served.max_offset, served.min_offset + _OFFSETS_MAX)):
             is_twice = at in served.pulled and at and served.pulled[at].physical_offset in twice
             if (*queue, at) not in rows.at and at not in served.expired and not is_twice:
