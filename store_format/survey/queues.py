@@ -477,12 +477,12 @@ class ComparedQueue:
         """Which stored units of a batch queue have the number of messages that only the body shows: no
         checksum covers the property INNER_NUM.
         """
-        right = np.logical_and.reduce([stored[name] == wanted[name] for name in _BATCH_FIELDS[:-1]])
-        right &= (wanted["batch_size"] == 1) & (stored["batch_size"] > 1)
-        for row in np.flatnonzero(right).tolist() if self.log is not None else ():
-            right[row] = stored["batch_size"][row] == messages_at(
-                self.log, int(stored["physical_offset"][row])
-            )
+        right: _Mask = (wanted["batch_size"] == 1) & (stored["batch_size"] > 1)
+        for name in _BATCH_FIELDS[:-1]:
+            right &= stored[name] == wanted[name]
+        for row in np.flatnonzero(right).tolist():
+            place, count = int(stored["physical_offset"][row]), int(stored["batch_size"][row])
+            right[row] = self.log is not None and messages_at(self.log, place) == count
         return right
 
     def compare(self, placed: PlacedUnits, broker_start: int) -> None:

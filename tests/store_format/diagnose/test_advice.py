@@ -493,6 +493,7 @@ _NOTHING = (
     "An earlier recovery has cut these messages",
     "Follows from the damage of the commitlog",
     "It is not checked",
+    "No command puts this right: rmqlog recover files no message with such a queue offset",
     "No command puts this right: the body has its checksum",
     "No message is lost: a broker that started",
     "Nothing needs to be done",
