@@ -149,12 +149,13 @@ class Claims:
                     yield is_new, part if inside.all() else part[inside]
                 done = end
 
-    def leave_far(self) -> int:
+    def leave_far(self, first: int) -> int:
         """Leaves out the messages that are far behind all others, which are not fewer: their queue offsets
-        are damaged. Returns how many messages there are.
+        are damaged. Returns how many messages there are. If the `first` offset in the log is among them, a
+        broker begins the queue with it: they stay.
         """
         for number, (start, stop) in enumerate(self.gaps, 1):
-            if stop - start > LOST_MAX and (far := self.count(stop)) <= self.count(0, start):
+            if first < stop > start + LOST_MAX and (far := self.count(stop)) <= self.count(0, start):
                 self.left.append((0, OFFSET_MAX, stop, OFFSET_MAX))
                 del self.runs[number:]
                 return far

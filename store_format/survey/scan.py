@@ -286,7 +286,7 @@ def queues_of_log(
         found.cuts.append(end)
     for key, queue in found.queues.items():
         queue.physical_stop = end
-        if far := queue.claims.leave_far():
+        if far := queue.claims.leave_far(queue.epochs[0][1]):
             warn_of_far(key, far, queue.claims.left[-1][2], log.cache.said)
     return found
 

@@ -435,6 +435,16 @@ def test_a_message_with_a_far_queue_offset_is_left_out_as_by_a_recovery(
     assert verdict(found)[1] is NextStep.NOTHING
 
 
+def test_a_queue_that_begins_with_a_far_queue_offset_keeps_it(tmp_path: Path) -> None:
+    """A broker that builds the queue begins it with the first message, whatever its offset is."""
+    store = BrokerStore(tmp_path)
+    store.put("A", 0, offset=1 << 40)
+    store.put("A", 0, offset=1)
+    shutil.rmtree(store.write(crashed=True) / "consumequeue")
+    found = MessageStore.open(str(tmp_path), unfiled_queues="read").queue("A", 0).to_table()
+    assert 1 << 40 in found["queueOffset"].to_pylist()
+
+
 def test_entries_behind_one_of_zeros_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A broker counts the first entry of the last file, whatever it is, and those behind it."""
     store = BrokerStore(tmp_path)
