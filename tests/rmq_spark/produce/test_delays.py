@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
@@ -13,7 +11,7 @@ from store_format.metadata.read import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support.oracle import Message
-from tests.support.produced_batches import NOW_MS, batch_of, decoded, message_of, produce, routes_of, unplaced
+from tests.support.produced_batches import NOW_MS, batch_of, decoded, message_of, produce, routes_of
 
 TOPIC = TopicConfig("TopicTest", 8, 8)
 OWN = {"UNIQ_KEY", "WAIT"}
@@ -156,27 +154,3 @@ def test_columns_without_a_delay_change_nothing() -> None:
         "deliverTimestamp": pa.array([None], pa.timestamp("us", tz="UTC")),
     }
     assert message_of(**nothing).topic == "TopicTest"
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"delayTimeLevel": -1},
-         "topic TopicTest: delayTimeLevel: expected a number from 0 to 2147483647, found -1"),
-        (
-            {"delayTimeLevel": 1, "deliverTimestamp": NOW_MS + 1},
-            (
-                f"expected delayTimeLevel or deliverTimestamp, found both, 1 and {NOW_MS + 1}; set one of "
-                f"them to null"
-            ),
-        ),
-        ({"deliverTimestamp": NOW_MS + TIMER_DELAY_MAX_MS + 1}, "which is 259200001 ms from now"),
-        ({"deliverTimestamp": (1 << 63) - 1},
-         "at most 259200000 ms from now (timerMaxDelaySec), found 9223372036854775807"),
-    ],
-)  # fmt: skip
-def test_what_no_broker_takes_is_named(columns: dict[str, Any], message: str) -> None:
-    with pytest.raises(IllegalMessageError) as caught:
-        message_of(**columns)
-    assert message in unplaced(caught.value)
-    assert unplaced(caught.value).startswith("topic TopicTest: ")
