@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
-from tests.rmq_spark.plan.test_sentences import OPTIONS
 from tests.support.fixtures import Golden
 from tests.support.reads import copy_of
 from tests.support.spark.frames import read
@@ -33,9 +32,11 @@ def test_an_error_on_the_driver_is_one_line(spark: SparkSession, golden: Golden)
 
 
 def test_an_error_of_planning_has_no_python_traceback(spark: SparkSession, golden: Golden) -> None:
-    options, sentence = OPTIONS["an offset that is not there"]
     with pytest.raises(PySparkException) as caught:
-        read(spark, golden(STORE), **options).collect()
+        read(spark, golden(STORE), subscribe="Audit", startingOffsets='{"Audit":{"0":352}}').collect()
+    sentence = (
+        "OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which holds"
+    )
     assert sentence in str(caught.value)
     assert "Traceback" not in str(caught.value)
 

@@ -34,31 +34,6 @@ def sentence_of(path: Path | str, **given: str) -> str:
 
 
 # Options of a read of basic-5.5.0 -> the sentence.
-OPTIONS: dict[str, tuple[dict[str, str], str]] = {
-    "misspelt topic":
-        ({"subscribe": "Order"}, "OptionError: no store has a topic 'Order'; did you mean Orders?"),
-    "no such queue":
-        ({"assign": '{"Orders":[4]}'},
-         "OptionError: assign: no store has the queue Orders/*/4; the queues are Orders/broker-a/0, "),
-    "offsets of a topic not read":
-        ({"subscribe": "Orders", "startingOffsets": '{"Audit":{"0":1}}'},
-         ("OptionError: startingOffsets: Audit/*/0 is not one of the queues read; the queues read are "
-          "Orders/broker-a/0, ")),
-    "offsets of another broker":
-        ({"subscribe": "Audit", "startingOffsets": '{"Audit":{"broker-b":{"0":1}}}'},
-         ("OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read "
-          "are Audit/broker-a/0")),
-    "an offset that is not there":
-        ({"subscribe": "Audit", "startingOffsets": '{"Audit":{"0":352}}'},
-         ("OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which holds "
-          "0 to 351; correct it, or set")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", OPTIONS)
-def test_an_option_that_is_wrong(golden: Golden, case: str) -> None:
-    options, sentence = OPTIONS[case]
-    assert sentence in sentence_of(golden(STORE), **options)
 
 
 # ---- paths -------------------------------------------------------------------------------------------------
@@ -93,19 +68,6 @@ def test_a_commitlog_file_under_a_name_that_no_file_of_the_log_has(golden: Golde
     with pytest.raises(CorruptStoreError, match=r"expected commitlog offsets .*, found 268216"):
         store.find(since=0)
     assert str(file) in [problem.file for problem in store.diagnose()]
-
-
-def test_a_file(golden: Golden) -> None:
-    path = golden(STORE) / "checkpoint"
-    assert f"StoreNotFoundError: {path} is a file; give the broker's store directory" in sentence_of(path)
-
-
-@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "config"])
-def test_a_part_of_a_store(golden: Golden, part: str) -> None:
-    root = golden(STORE)
-    assert f"StoreNotFoundError: {root}/{part} is part of a store; the store root is {root}" in sentence_of(
-        root / part
-    )
 
 
 def test_dledger(tmp_path: Path) -> None:
