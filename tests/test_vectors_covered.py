@@ -13,7 +13,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.walk import Damage
-from store_format.files.paths import offset_file_name
+from store_format.files.paths import StoreFile
 from store_format.layouts import DLEDGER_HEAD, unpack
 from store_format.message.one import UnitCheck, UnitKind, check_unit
 from store_format.names import DELAY_LEVELS_MS
@@ -77,7 +77,7 @@ def test_the_tests_listed_name_the_section(section: str) -> None:
 
 def test_small_tables() -> None:
     for vector in VECTORS["file_names"]:
-        assert offset_file_name(vector["offset"]) == vector["name"]
+        assert StoreFile.name_at(vector["offset"]) == vector["name"]
     assert {str(level): delay for level, delay in enumerate(DELAY_LEVELS_MS, 1)} == VECTORS[
         "delay_levels_default_ms"
     ]

@@ -46,7 +46,7 @@ from store_format.errors import (
     StoreError,
     StoreWriteError,
 )
-from store_format.files.read import read_bytes
+from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import (
@@ -486,7 +486,7 @@ def _resent_between(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int
 
 def _read_file(root: str) -> dict[str, _Done]:
     path = _path(root)
-    data = read_bytes(path)
+    data = files_at(path).read(path)
     if data is None:
         return {}
     try:

@@ -23,7 +23,7 @@ from rmq_spark.consume.consumer import (
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files import paths
 from store_format.files.lock import CheckedLock, StoreLock
-from store_format.files.read import is_directory, stat_identity
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import (
     merge_local_offsets,
@@ -192,7 +192,7 @@ class LocalOffsets(_Saver):
             pass
 
     def identity(self) -> object:
-        return stat_identity(self.path)
+        return files_at(self.path).stat_identity(self.path)
 
     def read(self) -> dict[MessageQueue, int]:
         own = read_local_offsets(self.path) or {}
@@ -280,7 +280,7 @@ def make_path(path: str) -> None:
     """Creates the directory and its missing parents."""
     missing: list[str] = []
     base = paths.absolute(path)
-    while not is_directory(base) and paths.parent(base) != base:
+    while not files_at(base).is_directory(base) and paths.parent(base) != base:
         missing.insert(0, paths.base_name(base))
         base = paths.parent(base)
     FileWrites(sync=True).make_directories(base.rstrip("/") or "/", *missing)

@@ -13,7 +13,7 @@ from rmq_spark.options import option as values
 from rmq_spark.options.option import Given, Option
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.files.client import CONCURRENCY_MAX, Access
+from store_format.files.client import Access
 from store_format.names import did_you_mean
 
 _ENDPOINT = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", re.ASCII | re.IGNORECASE)
@@ -84,9 +84,9 @@ ACCESS_OPTIONS = (
     Option(
         "fs.concurrency",
         "number",
-        values.number(1, CONCURRENCY_MAX),
+        values.number(1, Access.CONCURRENCY_MAX),
         "The most requests to a bucket that a process makes at once.",
-        otherwise=f"`{CONCURRENCY_MAX}`",
+        otherwise=f"`{Access.CONCURRENCY_MAX}`",
     ),
 )
 

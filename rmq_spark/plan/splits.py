@@ -27,7 +27,8 @@ from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OptionError
 from store_format.files import paths
 from store_format.files.client import StoredObject
-from store_format.files.read import look_at_each, places
+from store_format.files.files import Files
+from store_format.files.read import files_at, places
 from store_format.files.tree import FileSeries
 from store_format.layouts import OFFSET_MAX
 from store_format.read.store import Queue, Store
@@ -134,13 +135,18 @@ def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) 
     log_bytes = {each.store.path: each.store.log.size_bytes for each in found}
     # a request each: of many slices, their last messages are a sample
     is_sampled = len(pieces) <= _SLICES_SAMPLED_MAX or not any(map(paths.is_remote, log_bytes))
-    looked = look_at_each(log_bytes, pieces, lambda each: estimate_bytes(each[1], is_sampled))
+    looked = _files_of(log_bytes).look_at_each(pieces, lambda each: estimate_bytes(each[1], is_sampled))
     sized = [_Sized(store, piece, min(size, log_bytes[store.path])) for (store, piece), size in looked]
     return (splits + _splits_along_log(sized, options, cores)) or [Split()]
 
 
 def _paths_of(slices: Iterable[_Sized]) -> set[str]:
     return {each.store.path for each in slices}
+
+
+def _files_of(stores: Iterable[str]) -> Files:
+    """The files to look at together: those on object storage, if any of the stores lies there."""
+    return files_at(next(filter(paths.is_remote, stores), "/"))
 
 
 def splits_of_clients(
@@ -340,8 +346,8 @@ def _physical_ranges(slices: Iterable[_Sized]) -> dict[int, tuple[int, int]]:
     queues: dict[int, list[QueueSlice]] = {}
     for each in remote:
         queues.setdefault(id(each.slice.queue), []).append(each.slice)
-    looked = look_at_each(
-        _paths_of(remote), queues.values(), lambda pieces: [physical_range(piece) for piece in pieces]
+    looked = _files_of(_paths_of(remote)).look_at_each(
+        queues.values(), lambda pieces: [physical_range(piece) for piece in pieces]
     )
     return {id(piece): held for pieces, ranges in looked for piece, held in zip(pieces, ranges, strict=True)}
 
@@ -385,7 +391,7 @@ def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict
     several = [(each, number) for each, number in zip(slices, numbers, strict=True) if number > 1]
     edges = axis.edges([each for each, _ in several], count) if len(several) > 1 else None
     classes: dict[tuple[int, int], list[_Part]] = {}
-    looked = look_at_each(_paths_of(slices), several, lambda found: list(_cut(*found, edges, axis)))
+    looked = _files_of(_paths_of(slices)).look_at_each(several, lambda found: list(_cut(*found, edges, axis)))
     whole = classes.setdefault((0, count), [])
     for i, (each, number) in enumerate(zip(slices, numbers, strict=True)):
         if number == 1 and (strict or each.bytes <= size):
@@ -483,7 +489,7 @@ class _Axis:
         """
         samples = _PLACES_SAMPLED if len(slices) <= _SLICES_SAMPLED_MAX else 1
         starts, stops, rates = [], [], []
-        looked = look_at_each(_paths_of(slices), slices, lambda each: _places(each.slice, samples))
+        looked = _files_of(_paths_of(slices)).look_at_each(slices, lambda each: _places(each.slice, samples))
         for each, found in looked:
             log, base = each.store.log, self._bases[each.store.path]
             places = np.clip(found, log.min_offset, log.stop) - log.min_offset + base

@@ -24,7 +24,7 @@ from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import shown
 from store_format.errors import OffsetOutOfRangeError, StoreError
 from store_format.files.paths import LOST_AND_FOUND
-from store_format.files.read import directory_identity, entry_names, is_file
+from store_format.files.read import files_at
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import Replaced
 from store_format.names import QueueKey
@@ -182,9 +182,11 @@ class StreamStores:
 def _with_directories(root: str) -> frozenset[str]:
     """The topics with a directory of consume queues. Files in `consumequeue` are RocksDB's, and no topics."""
     folders = [f"{root}/{folder}" for folder in FOLDERS.values()]
-    names = ((folder, name) for folder in folders for name in entry_names(folder, missing_ok=True))
+    names = ((folder, name) for folder in folders for name in files_at(folder).names(folder, missing_ok=True))
     return frozenset(
-        name for folder, name in names if name != LOST_AND_FOUND and not is_file(f"{folder}/{name}")
+        name
+        for folder, name in names
+        if name != LOST_AND_FOUND and not files_at(folder).is_file(f"{folder}/{name}")
     )
 
 
@@ -196,8 +198,8 @@ class _Newcomers:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._identity = directory_identity(path)
-        self._known = entry_names(path)
+        self._identity = files_at(path).directory_identity(path)
+        self._known = files_at(path).names(path)
         self._is_cluster = "commitlog" not in self._known
         self._coming: set[str] = set()  # directories that are not a store yet
 
@@ -205,9 +207,9 @@ class _Newcomers:
         """Costs one system call, and one more for each new directory that is not a store."""
         if not self._is_cluster:
             return
-        identity = directory_identity(self._path)
+        identity = files_at(self._path).directory_identity(self._path)
         if identity is not None and identity != self._identity:
-            names = entry_names(self._path, missing_ok=True)
+            names = files_at(self._path).names(self._path, missing_ok=True)
             self._coming = (self._coming | (names - self._known)) & names
             self._identity, self._known = identity, names
         for name in sorted(self._coming):

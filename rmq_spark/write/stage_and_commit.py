@@ -27,7 +27,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, begin_staging
 from store_format.commit.unsupported import refuse_timer
 from store_format.errors import StoreError
-from store_format.files.read import entry_names
+from store_format.files.read import files_at
 from store_format.files.write import saying_nothing_written
 from store_format.message.encode import encode
 from store_format.names import TIMER_TOPIC
@@ -316,7 +316,7 @@ def _log_commit(
 def abort_write(target: WriteTarget) -> None:
     """Removes all staged files of this write, unless a commit that cannot be undone still needs them."""
     for store in target.open_stores:
-        if OWN_DIRECTORY not in entry_names(store.root, missing_ok=True):
+        if OWN_DIRECTORY not in files_at(store.root).names(store.root, missing_ok=True):
             continue
         try:
             if not discard(store.root, [target.write], lock_timeout=_ABORT_LOCK_TIMEOUT):

@@ -18,7 +18,7 @@ from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.commit.create_store import is_store
 from store_format.commit.unsupported import full_disk, refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
-from store_format.files.lock import described, foreign_holder, lock_holder
+from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import BrokerConf, known_topics, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
@@ -205,9 +205,9 @@ def _own_names(root: str) -> list[str]:
 
 def _held(root: str, options: WriteOptions) -> str | None:
     """Who uses the store: a broker, or, only with writerLockTimeout 0, another Spark write."""
-    holder_of = foreign_holder if options.writer_lock_timeout_ms else lock_holder
+    holder_of = StoreLock.foreign_holder if options.writer_lock_timeout_ms else StoreLock.holder
     holder = holder_of(f"{root}/lock")
-    return None if holder is None else f"in use by {described(holder)}"
+    return None if holder is None else f"in use by {StoreLock.described(holder)}"
 
 
 def _full(root: str, options: WriteOptions, conf: BrokerConf) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files import paths
-from store_format.files.read import read_bytes
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
@@ -57,7 +57,7 @@ def parsed_json(data: bytes, path: str, what: str, parse: Callable[[Any], _Parse
 
 def read_note(path: str, what: str, parse: Callable[[Any], _Parsed]) -> _Parsed | None:  # Any: JSON
     """The value of the file; None without the file. Raises what `parsed_json` raises."""
-    data = read_bytes(path)
+    data = files_at(path).read(path)
     return None if data is None else parsed_json(data, path, what, parse)
 
 
@@ -253,7 +253,7 @@ def is_path(text: str) -> bool:
 
 def _read_id(path: str) -> str | None:
     try:
-        data = read_bytes(path, _ID_SIZE_MAX)
+        data = files_at(path).read(path, _ID_SIZE_MAX)
     except NotADirectoryError:
         return None
     return None if data is None else data.decode("ascii", "replace").strip() or None

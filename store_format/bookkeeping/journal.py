@@ -44,8 +44,8 @@ from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.units import FiledQueue
 from store_format.errors import StoreError
 from store_format.files import paths
-from store_format.files.lock import lock_holder
-from store_format.files.read import FileCache, entry_names, read_bytes, stat_identity
+from store_format.files.lock import StoreLock
+from store_format.files.read import FileCache, files_at
 from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
 from store_format.message.locate import locate
@@ -117,7 +117,7 @@ class Journal:
         ASYNC_FLUSH, which may be lost as a whole.
         """
         path = Journal.path(opened)
-        data = read_bytes(path)
+        data = files_at(path).read(path)
         return None if data is None or is_lost(data) else Journal.from_bytes(data, path)
 
     def write(self, opened: Opened, files: FileWrites) -> None:
@@ -223,7 +223,7 @@ class CommitState:
         """
         journal = Journal.read(opened)
         mark = Abort.read_mark(opened)
-        ledger = stat_identity(Ledger.path(opened))
+        ledger = opened.files.stat_identity(Ledger.path(opened))
         # The ledger decides nothing for a reader, unless a copy lacks `abort`.
         if journal is not None:
             row = find_state(journal.complete, Abort.of(mark, journal), in_ledger=False)
@@ -281,7 +281,9 @@ def note_path(opened: Opened) -> str:
 
 def rebuild_state(opened: Opened) -> tuple[frozenset[str], tuple[int, int, int] | None]:
     """What a reader compares before and after it lists which queues have files; mostly two missing files."""
-    return entry_names(rebuild_path(opened), missing_ok=True), stat_identity(note_path(opened))
+    return opened.files.names(rebuild_path(opened), missing_ok=True), opened.files.stat_identity(
+        note_path(opened)
+    )
 
 
 # ---- the states of a commit --------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ class Abort(Enum):
     @staticmethod
     def read_mark(opened: Opened) -> str | None:
         """The journal id in `abort`; "" for that of a broker, without our mark; None without the file."""
-        data = read_bytes(f"{opened.path}/abort", _ABORT_SIZE_MAX)
+        data = opened.files.read(f"{opened.path}/abort", _ABORT_SIZE_MAX)
         if data is None:
             return None
         text = data.decode("ascii", "replace")
@@ -436,7 +438,7 @@ class StoreState(StrEnum):
         An `abort` file with the mark of this project is no crash: readers hide a commit that was broken off,
         and a commit without flush is complete.
         """
-        if lock_holder(f"{opened.path}/lock") is not None:
+        if StoreLock.holder(f"{opened.path}/lock") is not None:
             return StoreState.LIVE
         return StoreState.CRASHED if Abort.read_mark(opened) == "" else StoreState.CLEAN
 

@@ -43,7 +43,7 @@ from store_format.bookkeeping.identity import (
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import entry_names, read_bytes, stat_identity
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
@@ -180,23 +180,25 @@ class Ledger:
         That of a commit with ASYNC_FLUSH may be lost with the power. Then that of the last flush counts.
         """
         path = Ledger.path(opened)
-        data = read_bytes(path)
-        if is_lost(data) and (kept := read_bytes(_backup_path(opened))) is not None:
+        data = files_at(path).read(path)
+        if is_lost(data) and (kept := opened.files.read(_backup_path(opened))) is not None:
             data, path = kept, _backup_path(opened)
         return Ledger() if data is None else parsed_json(data, path, "a ledger of this project", _ledger)
 
     @staticmethod
     def is_lost(opened: Opened) -> bool:
         """Whether the file was renamed into its place, and never reached the disk."""
-        return is_lost(read_bytes(Ledger.path(opened)))
+        return is_lost(opened.files.read(Ledger.path(opened)))
 
     def write(self, opened: Opened, files: FileWrites) -> None:
         """Replaces the ledger. Without a wait for the disk, the one that is there is kept for a power loss,
         until `drop_backup`.
         """
         path, backup = Ledger.path(opened), _backup_path(opened)
-        if not files.is_sync and stat_identity(backup) is None:
-            FileWrites(sync=True).replace(backup, read_bytes(path) or note_bytes(_as_value(Ledger())))
+        if not files.is_sync and files_at(backup).stat_identity(backup) is None:
+            FileWrites(sync=True).replace(
+                backup, files_at(path).read(path) or note_bytes(_as_value(Ledger()))
+            )
         write_note(path, _as_value(self), files)
         if files.is_sync:
             Ledger.drop_backup(opened, files)
@@ -207,7 +209,7 @@ class Ledger:
 
         If the ledger was lost, the kept one takes its place first.
         """
-        if stat_identity(_backup_path(opened)) is not None:
+        if opened.files.stat_identity(_backup_path(opened)) is not None:
             if Ledger.is_lost(opened):
                 write_note(Ledger.path(opened), _as_value(Ledger.read(opened)), files)
             files.remove(_backup_path(opened))
@@ -628,7 +630,7 @@ class LeftOut:
         key_id, number = self.key
         prefix = f"{hashlib.sha256(key_id.encode()).hexdigest()[:16]}-"
         self._write(f"{directory}/{prefix}{number}{_KEPT_SUFFIX if is_kept else _SUFFIX}", files)
-        names = entry_names(directory)
+        names = files_at(directory).names(directory)
         for other in names:
             if other.startswith(prefix) and other.endswith(_SUFFIX) and _number(other) < number:
                 files.remove(f"{directory}/{other}")
@@ -676,7 +678,7 @@ def _remove(opened: Opened, paths: list[str], files: FileWrites) -> None:
 def _notes(opened: Opened) -> dict[str, LeftOut]:
     """The notes by path."""
     directory = opened.own(LeftOut.NAME)
-    names = sorted(entry_names(directory, missing_ok=True))
+    names = sorted(files_at(directory).names(directory, missing_ok=True))
     paths = [f"{directory}/{name}" for name in names if name.endswith(_SUFFIX)]
     notes = {path: read_note(path, "a note of this project", _note) for path in paths}
     return {path: note for path, note in notes.items() if note is not None}
@@ -688,7 +690,7 @@ def _note(value: Any) -> LeftOut:  # Any: JSON
 
 
 def _changed_at(path: str) -> int:
-    identity = stat_identity(path)
+    identity = files_at(path).stat_identity(path)
     return 0 if identity is None else identity[2]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from store_format.bookkeeping.identity import read_note
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
-from store_format.files.read import list_directories, list_store_files, open_view, read_bytes
+from store_format.files.read import files_at
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
     IndexFile,
@@ -185,7 +185,7 @@ def _with_other_geometry(
     One that a broker has only lengthened has entries where another geometry has them: no program finds all of
     them, and more would make it worse.
     """
-    with open_view(path) as view:
+    with files_at(path).view(path) as view:
         for geometry in ([] if given is None else [given.geometry]) + [DEFAULT_GEOMETRY]:
             if view.size == geometry.file_size and confirms(view, geometry):
                 return replace(
@@ -213,9 +213,9 @@ def _with_proved_geometry(settings: StoreSettings, path: str) -> StoreSettings:
 def _queue_file_size(opened: Opened) -> int | None:
     """The length of one consume queue file; None without one."""
     looked = 0
-    for _, topic_path in list_directories(f"{opened.path}/consumequeue"):
-        for _, path in list_directories(topic_path):
-            files = list_store_files(path, irregular=lambda _: None)
+    for _, topic_path in opened.files.directories(f"{opened.path}/consumequeue"):
+        for _, path in files_at(topic_path).directories(topic_path):
+            files = files_at(path).store_files(path, irregular=lambda _: None)
             if files and files[0].size:
                 return files[0].size
             looked += 1
@@ -235,5 +235,5 @@ def broker_conf_of(opened: Opened, given: str | BrokerConf | None = None) -> Bro
     if given is not None:
         return read_broker_conf(given)
     own = opened.own("broker.conf")
-    data = read_bytes(own)
+    data = files_at(own).read(own)
     return BrokerConf() if data is None else BrokerConf.of(parse_properties(data), own)

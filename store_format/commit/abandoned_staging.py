@@ -12,7 +12,7 @@ from store_format.bookkeeping.identity import STAGING, StagedFile
 from store_format.bookkeeping.journal import Journal
 from store_format.errors import StoreError
 from store_format.files.lock import StoreLock
-from store_format.files.read import entry_names, list_directories, stat_identity
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.opened.store import OWN_DIRECTORY, Opened
 
@@ -46,7 +46,7 @@ def collect(
     removed = []
     with StoreLock(root, timeout=lock_timeout):
         named = _writes_of_journal(Opened(root))
-        for write, directory in list_directories(f"{root}/{OWN_DIRECTORY}/{STAGING}"):
+        for write, directory in files_at(root).directories(f"{root}/{OWN_DIRECTORY}/{STAGING}"):
             if write in named or not (write in finished or _last_change(directory) < older_than):
                 continue
             try:
@@ -65,16 +65,18 @@ def _writes_of_journal(opened: Opened) -> set[str]:
 
 def _last_change(directory: str) -> float:
     """When anything in the directory changed last, in seconds of the epoch."""
-    paths = [directory, *(f"{directory}/{name}" for name in entry_names(directory, missing_ok=True))]
+    files = files_at(directory)
+    paths = [directory, *(f"{directory}/{name}" for name in files.names(directory, missing_ok=True))]
     return max(
-        (identity[2] / 1e9 for identity in map(stat_identity, paths) if identity is not None), default=0.0
+        (identity[2] / 1e9 for identity in map(files.stat_identity, paths) if identity is not None),
+        default=0.0,
     )
 
 
 def _remove(directory: str) -> None:
     files = FileWrites(sync=False)
     for _ in range(_ROUNDS_MAX):
-        for name in sorted(entry_names(directory, missing_ok=True)):
+        for name in sorted(files_at(directory).names(directory, missing_ok=True)):
             files.remove(f"{directory}/{name}")
         if files.remove_directory(directory):
             return

@@ -54,7 +54,7 @@ from store_format.commitlog.write import LogLayout
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.paths import link_count
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites, saying_nothing_written
 from store_format.index.updates import last_index_file
 from store_format.metadata.read import known_topics, read_topics
@@ -543,7 +543,7 @@ def plan(
 
 def _warn_of_links(held: LockedStore) -> None:
     files = held.log.files
-    if files and (count := link_count(files[-1].path)) > 1:
+    if files and (count := files_at(files[-1].path).link_count(files[-1].path)) > 1:
         _log.warning(
             "%s has %d hard links: this write changes the same bytes in the other places, such as a backup "
             "that was made with cp -l. Copy the bytes instead (cp -a)",

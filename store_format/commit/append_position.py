@@ -40,7 +40,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import FiledQueue, pre_blank_mask, valid_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.read import list_store_files, open_view, read_bytes, stat_identity
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT, OFFSET_MAX
@@ -249,7 +249,8 @@ class _Looked(NamedTuple):
 def _look(held: LockedStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked:
     log = held.log
     filed = FiledQueue.of(held.opened, topic, queue_id)
-    if stat_identity(filed.directory) is None:  # of many topics most queues have no message yet
+    # Of many topics, most queues have no message yet.
+    if held.opened.files.stat_identity(filed.directory) is None:
         return _Looked(None)
     ours = held.ledger.ends.get((topic, queue_id)) if end.is_ours else None
     try:
@@ -270,11 +271,11 @@ def _look(held: LockedStore, end: WriterEnd, topic: str, queue_id: int) -> _Look
 def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
     """Whether bytes follow the queue's last entry, and whether one of them is an entry of the log."""
     has_more, stop = False, bounds.unit_stop * CQ_UNIT.itemsize
-    for file in list_store_files(bounds.directory):
+    for file in files_at(bounds.directory).store_files(bounds.directory):
         at, length = max(stop - file.start, 0), _BLOCK_SIZE
         if at >= file.size:
             continue
-        with open_view(file.path) as view:
+        with files_at(file.path).view(file.path) as view:
             while at < file.size:
                 data = view.read(at, length)
                 if data.strip(b"\0"):
@@ -478,7 +479,7 @@ class _Note(NamedTuple):
 def _read_note(held: LockedStore) -> _Note | None:
     """The note about this log; None without it, or if it cannot be read: the note only saves time."""
     try:
-        value = json.loads(read_bytes(note_path(held.opened)) or b"{}")
+        value = json.loads(held.opened.files.read(note_path(held.opened)) or b"{}")
         queues = frozenset(
             (str(topic), int(queue_id))
             for topic, queue_ids in value["queues"].items()

@@ -15,7 +15,7 @@ from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import CheckedLock, StoreLock
 from store_format.files.paths import LOST_AND_FOUND
-from store_format.files.read import entry_names, is_directory
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
 from store_format.metadata.values import dumps
@@ -32,12 +32,16 @@ def is_store(root: str) -> bool:
 
     Raises OptionError for a directory with other files, and for a path whose parent does not exist.
     """
-    names = entry_names(root, missing_ok=True)
+    names = files_at(root).names(root, missing_ok=True)
     if "commitlog" in names:
         return True
     other = set(names - {OWN_DIRECTORY, "lock", LOST_AND_FOUND})
     if other and other <= _BEGUN and StoreSettings.read(Opened(root)) is not None:
-        other = {name for name in ("consumequeue", "index") if entry_names(f"{root}/{name}", missing_ok=True)}
+        other = {
+            name
+            for name in ("consumequeue", "index")
+            if files_at(root).names(f"{root}/{name}", missing_ok=True)
+        }
     if other:
         found = ", ".join(sorted(other)[:8])
         raise OptionError(
@@ -45,7 +49,7 @@ def is_store(root: str) -> bool:
             "these files away"
         )
     parent = paths.parent(root)
-    if not names and not is_directory(parent):
+    if not names and not files_at(parent).is_directory(parent):
         raise OptionError(
             f"{root}: cannot create the store, because {parent} does not exist. Create that directory, or "
             "correct the path"
@@ -55,7 +59,7 @@ def is_store(root: str) -> bool:
 
 def make_root(root: str) -> bool:
     """Creates the directory of a new store. False if the directory exists."""
-    if is_directory(root):
+    if files_at(root).is_directory(root):
         return False
     parent, _, name = root.rpartition("/")
     FileWrites(sync=True).make_directories(parent, name)
@@ -106,7 +110,7 @@ def _clear(root: str, files: FileWrites) -> None:
     for name in ("config/topics.json", "config/topics.json.bak", "checkpoint", "abort"):
         files.remove(f"{root}/{name}")
     files.remove_directory(f"{root}/config")
-    for name in entry_names(f"{root}/{OWN_DIRECTORY}", missing_ok=True) - {STAGING}:
+    for name in files_at(root).names(f"{root}/{OWN_DIRECTORY}", missing_ok=True) - {STAGING}:
         files.remove(f"{root}/{OWN_DIRECTORY}/{name}")
     files.sync_directory(root)
 
@@ -129,7 +133,7 @@ def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
     opened = Opened(root)
     files = FileWrites(sync=True)
     with CheckedLock(root, timeout=lock_timeout):
-        used = any(entry_names(f"{root}/{name}", missing_ok=True) for name in _QUEUED)
+        used = any(files_at(root).names(f"{root}/{name}", missing_ok=True) for name in _QUEUED)
         if (
             used
             or not is_store(root)
@@ -148,11 +152,11 @@ def remove_place(root: str, *, was_missing: bool) -> None:
     Removes the directory too if it `was_missing`.
     """
     files = FileWrites(sync=False)
-    if entry_names(root, missing_ok=True) - {OWN_DIRECTORY, "lock"}:
+    if files_at(root).names(root, missing_ok=True) - {OWN_DIRECTORY, "lock"}:
         return
     files.remove_directory(f"{root}/{OWN_DIRECTORY}/{STAGING}")
     files.remove_directory(f"{root}/{OWN_DIRECTORY}")
-    if entry_names(root, missing_ok=True) == {"lock"}:
+    if files_at(root).names(root, missing_ok=True) == {"lock"}:
         try:
             with StoreLock(root) as lock:
                 lock.refuse_other_openers()

@@ -20,7 +20,7 @@ from store_format.consumequeue.units import FiledQueue, ext_offset, is_ext_addre
 from store_format.errors import CorruptStoreError, StoreError, StoreWriteError
 from store_format.files import paths
 from store_format.files.paths import StoreFile
-from store_format.files.read import file_status, list_directories, list_store_files, open_view
+from store_format.files.read import files_at
 from store_format.index.file import list_index_files
 from store_format.layouts import (
     BATCH_CQ_UNIT,
@@ -59,7 +59,7 @@ class ExpiredFile:
 
 
 def expired_file(kind: str, file: StoreFile) -> ExpiredFile:
-    disk_bytes, modified_ms = file_status(file.path) or (0, 0)
+    disk_bytes, modified_ms = files_at(file.path).status(file.path) or (0, 0)
     return ExpiredFile(kind, file.path, file.start, file.size, disk_bytes, modified_ms)
 
 
@@ -137,13 +137,13 @@ def _ext_directories(opened: Opened) -> dict[tuple[str, str], str]:
     """The extension directory of each (topic, queue id). Links are left out with a warning."""
     found = {}
     try:
-        topics = list_directories(f"{opened.path}/consumequeue_ext", refused=_warn)
+        topics = opened.files.directories(f"{opened.path}/consumequeue_ext", refused=_warn)
     except StoreError as error:
         _warn(error)
         return {}
     for topic, topic_path in topics:
         try:
-            for name, path in list_directories(topic_path, is_queue_id, _warn):
+            for name, path in files_at(topic_path).directories(topic_path, is_queue_id, _warn):
                 found[topic, name] = path
         except StoreError as error:
             _warn(error)
@@ -165,7 +165,7 @@ def _warn(error: StoreError) -> None:
 def _queue_files(directory: str, kind: QueueKind, log_min: int) -> Iterator[ExpiredFile]:
     """The first files of a queue whose last unit points before `log_min`."""
     layout = _UNITS[kind]
-    for file, following in pairwise(list_store_files(directory)):
+    for file, following in pairwise(files_at(directory).store_files(directory)):
         if not file.size or file.size % layout.itemsize or following.size != file.size:
             raise CorruptStoreError(
                 following.path,
@@ -187,7 +187,7 @@ def _ext_files(ext_directory: str, queue: FiledQueue, log_min: int) -> Iterator[
 
     Nothing if that unit has no address, or if the queue has no valid unit (ConsumeQueue.correctMinOffset).
     """
-    files = list_store_files(ext_directory)
+    files = files_at(ext_directory).store_files(ext_directory)
     if len(files) < 2:
         return
     bounds = queue.bounds(log_min)
@@ -205,7 +205,7 @@ def _ext_files(ext_directory: str, queue: FiledQueue, log_min: int) -> Iterator[
 def _index_files(directory: str, log_min: int) -> Iterator[ExpiredFile]:
     """The first index files whose last entry points before `log_min`."""
     for file in list_index_files(directory)[:-1]:
-        with open_view(file.path) as view:
+        with files_at(file.path).view(file.path) as view:
             header = view.read(0, INDEX_HEADER.itemsize)
         if len(header) < INDEX_HEADER.itemsize:
             return
@@ -220,7 +220,7 @@ def _timer_files(directory: str, log_min: int) -> Iterator[ExpiredFile]:
     The rule is MappedFileQueue.deleteExpiredFileByOffsetForTimerLog, which looks at the last whole unit, and
     keeps the file if there is something else.
     """
-    for file in list_store_files(directory)[:-1]:
+    for file in files_at(directory).store_files(directory)[:-1]:
         unit_size, number = TIMER_LOG_UNIT.itemsize, units_per_file(file.size)
         if not number or file.size < TIMER_LOG_BLANK.itemsize:
             return
@@ -231,7 +231,7 @@ def _timer_files(directory: str, log_min: int) -> Iterator[ExpiredFile]:
 
 
 def _unit(file: StoreFile, position: int, layout: np.dtype[np.void]) -> np.void:
-    with open_view(file.path) as view:
+    with files_at(file.path).view(file.path) as view:
         data = view.read(position, layout.itemsize)
     if len(data) < layout.itemsize:
         raise CorruptStoreError(

@@ -29,7 +29,7 @@ from store_format.consumequeue.dispatch import NO_FILING, Filing
 from store_format.consumequeue.files import LAYOUTS, QueueKind
 from store_format.consumequeue.units import list_queues, message_mask, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import list_store_files
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexGeometry, has_entries, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, OFFSET_MAX
@@ -515,7 +515,7 @@ def _usual_file_size(opened: Opened, kind: QueueKind, given: int | None) -> int 
     for _, _, directory, found in list_queues(opened, lambda _: True, lambda _: None):
         if found == kind:
             with suppress(StoreError):
-                sizes.update(file.size for file in list_store_files(directory))
+                sizes.update(file.size for file in files_at(directory).store_files(directory))
         if sizes.total() > _FILES_LOOKED_AT:
             break
     whole = {size: count for size, count in sizes.items() if size and not size % unit}

@@ -35,8 +35,8 @@ from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import Extent, LogFiles, LogLayout, blank_head
 from store_format.consumequeue.updates import CqBatch, QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
-from store_format.files.background import AHEAD, BackgroundCalls
-from store_format.files.read import entry_names, open_view
+from store_format.files.background import BackgroundCalls
+from store_format.files.read import files_at
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index import updates
@@ -115,7 +115,7 @@ class Publication:
         self._last_queued = (-1, 0)  # physical offset and store time of the last message in a queue
         self._entry: LedgerEntry | None = None
         self._queue_stops = list(journal.queue_bases)
-        self._buffers = deque([np.empty(0, np.uint8)] * (AHEAD + 1))
+        self._buffers = deque([np.empty(0, np.uint8)] * (BackgroundCalls.AHEAD + 1))
         self._is_little = sum(each.records_size for each in journal.staged) <= _CHUNK_SIZE
         self._queue_units = min(max(_QUEUE_UNITS, _UNITS_OF_QUEUE * len(journal.queues)), _QUEUE_UNITS_MAX)
 
@@ -239,7 +239,7 @@ class Publication:
                 if view is None or view.path != path:
                     if view is not None:
                         view.close()
-                    view = open_view(path)
+                    view = files_at(path).view(path)
                     # A file of which a part is skipped was checked as a whole before.
                     check = RecordsCheck(self.opened, chunk.staged) if chunk.units.position == 0 else None
                 starts = np.zeros(len(chunk.units) + 1, np.int64)
@@ -354,7 +354,7 @@ class Publication:
 
     def _index_is_ours(self) -> bool:
         directory, base = f"{self.opened.path}/index", self.journal.index_base
-        if base is not None and base[0] not in entry_names(directory, missing_ok=True):
+        if base is not None and base[0] not in files_at(directory).names(directory, missing_ok=True):
             return False
         return self._index_end is _WRITING or last_index_file(directory) == self._index_end
 

@@ -32,8 +32,8 @@ from store_format.consumequeue.units import (
 )
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
-from store_format.files.paths import offset_file_name
-from store_format.files.read import entry_names, list_directories, list_store_files, open_view
+from store_format.files.paths import StoreFile
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
 from store_format.message.locate import locate
@@ -80,7 +80,7 @@ def change_of(
     if queue.error is not None:
         raise queue.error
     if stored.misfit:
-        list_store_files(stored.directory)  # raises if the files cannot be listed
+        files_at(stored.directory).store_files(stored.directory)  # raises if the files cannot be listed
         return _whole(queue, "replace", stored.misfit)
     if not stored.files:
         return _whole(queue, "create", "no file")
@@ -266,7 +266,7 @@ class QueuesAside:
         target = FiledQueue.of(opened, *key, built.kind).directory
         _sync(built.directory, files)
         files.make_directories(self.opened.path, "old")
-        old = f"{self.opened.path}/old/{len(entry_names(f'{self.opened.path}/old'))}"
+        old = f"{self.opened.path}/old/{len(self.opened.files.names(f'{self.opened.path}/old'))}"
         if not files.move(target, old):
             raise StoreWriteError(f"{target}: cannot move the directory to {old}: another file system")
         files.move(built.directory, target)
@@ -310,11 +310,11 @@ class QueuesAside:
         """
         built, target = f"{self.opened.path}/empty", FiledQueue.of(opened, *queue).directory
         clear_directory(target, files)
-        if list_store_files(target):
+        if files_at(target).store_files(target):
             return
         within = stop * CQ_UNIT.itemsize % size
         files.make_directories(self.opened.path, "empty")
-        with files.create(f"{built}/{offset_file_name(stop * CQ_UNIT.itemsize - within)}", size) as file:
+        with files.create(f"{built}/{StoreFile.name_at(stop * CQ_UNIT.itemsize - within)}", size) as file:
             file.write(0, pre_blank_bytes(within // CQ_UNIT.itemsize))
         _sync(built, files)
         files.make_directories(opened.path, FOLDERS["simple"], queue[0])
@@ -326,7 +326,7 @@ class QueuesAside:
         for _, _, directory, kind in list_queues(opened, lambda _: True):
             if kind == "simple":
                 clear_directory(directory, files)
-        for _, topic_path in list_directories(f"{opened.path}/consumequeue"):
+        for _, topic_path in opened.files.directories(f"{opened.path}/consumequeue"):
             files.remove_directory(topic_path)
         is_moved = files.move(f"{self.opened.path}/consumequeue", f"{opened.path}/consumequeue")
         files.sync_directory(opened.path)
@@ -339,13 +339,13 @@ class QueuesAside:
     def _write_moved(self, opened: Opened, queue: ComparedQueue, directory: str, files: FileWrites) -> None:
         """Writes all units of a queue without files; its files aside have been moved to `directory`."""
         aside = self.queues[queue.key]
-        moved = {start: f"{directory}/{offset_file_name(start)}" for start in aside.files}
+        moved = {start: f"{directory}/{StoreFile.name_at(start)}" for start in aside.files}
         source = replace(aside, directory=directory, files=moved)
         _copy(opened, source, queue.stored, source.first, queue.places.stop, files)
 
 
 def _sync(directory: str, files: FileWrites) -> None:
-    for file in list_store_files(directory):
+    for file in files_at(directory).store_files(directory):
         with files.open(file.path) as opened:
             files.sync(opened)
     files.sync_directory(directory)
@@ -353,7 +353,7 @@ def _sync(directory: str, files: FileWrites) -> None:
 
 def clear_directory(directory: str, files: FileWrites) -> None:
     """Removes a directory whose files are all empty."""
-    found = list_store_files(directory)
+    found = files_at(directory).store_files(directory)
     if not any(file.size for file in found):
         for file in found:
             files.remove(file.path)
@@ -388,7 +388,7 @@ def _write(
     files.make_directories(opened.path, FOLDERS[queue.kind], queue.topic, str(queue.queue_id))
     for low, high in queue.chunks(start, start + len(units)):
         within = low * size % queue.file_size
-        path = f"{queue.directory}/{offset_file_name(low * size - within)}"
+        path = f"{queue.directory}/{StoreFile.name_at(low * size - within)}"
         file, made = files.open_full(path, queue.file_size)
         with file:
             file.write(within, np.ascontiguousarray(units[low - start : high - start]))
@@ -402,7 +402,7 @@ def fill_gap(
     opened: Opened, queue: QueueKey, start: int, stop: int, first: NDArray[np.void], files: FileWrites
 ) -> None:
     """Writes the units of the queue offsets [start, stop), which no message has, before the unit `first`."""
-    size = next(file.size for file in list_store_files(FiledQueue.of(opened, *queue).directory))
+    size = next(file.size for file in opened.files.store_files(FiledQueue.of(opened, *queue).directory))
     stored = StoredQueue.list_in(opened, queue, size, is_batch=False)
     for low, high in stored.chunks(start, stop):
         _write(opened, stored, low, lost_units(queue[0], high - low, first), files)
@@ -417,9 +417,9 @@ def entries_stop(directory: str, kind: QueueKind, log_stop: int) -> int:
     Units of zeros before such a unit do not end the queue: they are damage.
     """
     layout, is_valid = LAYOUTS[kind], RULES[kind].is_valid
-    size, listed = layout.itemsize, list_store_files(directory)
+    size, listed = layout.itemsize, files_at(directory).store_files(directory)
     for file in reversed(listed):
-        with open_view(file.path) as view:
+        with files_at(file.path).view(file.path) as view:
             first = view.data_from(0) // size * size
             for low in reversed(range(first, file.size - size + 1, _CHUNK * size)):
                 data = view.read(low, _CHUNK * size)
@@ -437,7 +437,7 @@ def cut_queue(directory: str, kind: QueueKind, log_stop: int, files: FileWrites)
 
 def truncate(directory: str, stop: int, files: FileWrites) -> None:
     """Zeroes the files of a queue from its byte `stop` on, and removes later files but the first."""
-    listed = list_store_files(directory)
+    listed = files_at(directory).store_files(directory)
     for file in reversed(listed):
         if file.start >= stop and file is not listed[0]:
             files.remove(file.path)

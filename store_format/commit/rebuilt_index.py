@@ -17,7 +17,6 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
 from store_format.index.file import (
     IndexFile,
@@ -191,7 +190,7 @@ def indexes_tags(opened: Opened, log: CommitLog, check: IndexCheck) -> bool:
     Without this directory the store's index files decide, else its topics.json. Entries for tags do no harm
     to brokers from 5.0 to 5.3.
     """
-    if "rocksdbstore" in entry_names(opened.path) or StoreSettings.read(opened) is not None:
+    if "rocksdbstore" in opened.files.names(opened.path) or StoreSettings.read(opened) is not None:
         return True
     for each in check.files:
         if each.file is None:

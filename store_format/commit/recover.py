@@ -39,7 +39,7 @@ from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.read import FileCache, entry_names, list_store_files, stat_identity
+from store_format.files.read import FileCache, files_at
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.names import SCHEDULE_TOPIC
@@ -138,7 +138,7 @@ class RecoverPlan:
         if not is_known or self.options.delay_levels_ms is None:
             survey.compare()  # raises before anything is copied
             survey = _survey_of_copy(self.opened, Opened(target), self.options)
-        is_new = not entry_names(target, missing_ok=True)
+        is_new = not files_at(target).names(target, missing_ok=True)
         files = FileWrites(sync=True)
         try:
             files.make_directories(paths.parent(target), paths.base_name(target))
@@ -256,14 +256,14 @@ def _identity_of_files(opened: Opened, options: RecoverOptions) -> object:
     found = [
         file.path
         for directory in options.log_directories or (f"{opened.path}/commitlog",)
-        for file in list_store_files(directory, irregular=lambda _: None)
+        for file in files_at(directory).store_files(directory, irregular=lambda _: None)
     ]
     for _, _, directory, _ in list_queues(opened, lambda _: True, lambda _: None):
-        files = list_store_files(directory, irregular=lambda _: None)
+        files = files_at(directory).store_files(directory, irregular=lambda _: None)
         found += [directory, *(file.path for file in files)]
     found += [file.path for file in list_index_files(f"{opened.path}/index")]
     found += [f"{opened.path}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
-    return [(path, stat_identity(path)) for path in found], Journal.read(opened)
+    return [(path, files_at(path).stat_identity(path)) for path in found], Journal.read(opened)
 
 
 # ---- carrying it out ---------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.paths import StoreFile
-from store_format.files.read import exists, read_bytes, stat_identity
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.index.updates import cut_index
 from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX
@@ -451,7 +451,7 @@ def compare_aside(found: LogComparison) -> Built:
         files.remove_tree(aside)
         files.make_directories(found.opened.path, OWN_DIRECTORY, aside.rpartition("/")[2])
         like = f"{found.opened.path}/consumequeue"  # .rmqlog may be another user's
-        files.give_like(aside, like if stat_identity(like) is not None else found.opened.path)
+        files.give_like(aside, like if files_at(like).stat_identity(like) is not None else found.opened.path)
         built = Built(found, QueuesAside(Opened(aside), FileWrites(sync=False)))
         try:
             found.run(on_part=built.add_index, on_placed=built.queues.put)
@@ -466,7 +466,7 @@ def compare_aside(found: LogComparison) -> Built:
 
 def is_rebuild_begun(opened: Opened) -> bool:
     """Whether a process died while it completed queues: some queues may still end too early."""
-    return stat_identity(rebuild_path(opened)) is not None
+    return opened.files.stat_identity(rebuild_path(opened)) is not None
 
 
 def end_rebuild(opened: Opened) -> None:
@@ -525,8 +525,8 @@ def _keep_aside(survey: RecoverySurvey, files: FileWrites) -> None:
     for broken in survey.broken:
         path = survey.opened.path + broken.removeprefix(survey.source.path)
         names = (f"{path}.broken{number or ''}" for number in itertools.count())
-        files.rename(path, next(name for name in names if not exists(name)))
-        backup = read_bytes(f"{path}.bak")
+        files.rename(path, next(name for name in names if not files_at(name).exists(name)))
+        backup = files_at(path).read(f"{path}.bak")
         if backup and f"{broken}.bak" not in survey.broken:
             files.replace(path, backup)
 
@@ -680,7 +680,7 @@ def _note_sizes(survey: RecoverySurvey, files: FileWrites) -> None:
 
 def with_noted_sizes(opened: Opened, options: RecoverOptions) -> RecoverOptions:
     """The options, with the sizes that a recovery noted before it was interrupted."""
-    data = read_bytes(sizes_path(opened))
+    data = opened.files.read(sizes_path(opened))
     if data is None or options.settings is not None:
         return options
     try:

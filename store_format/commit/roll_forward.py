@@ -27,7 +27,6 @@ from store_format.commit.steps import conclude, note_in_ledger, publish, remove_
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.updates import CqBatch, QueueFiles
-from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.index.updates import last_index_file, rewind_index
@@ -113,7 +112,7 @@ def _lost_index_file(opened: Opened, journal: Journal) -> int | None:
     A broker that starts after a crash deletes index files.
     """
     base = journal.index_base if journal.index else None
-    if base is None or base[0] in entry_names(f"{opened.path}/index", missing_ok=True):
+    if base is None or base[0] in opened.files.names(f"{opened.path}/index", missing_ok=True):
         return None
     return int(np.frombuffer(bytes.fromhex(base[1]), INDEX_HEADER)["begin_physical_offset"][0])
 

@@ -21,8 +21,8 @@ from store_format.bookkeeping.identity import RECORDS_SUFFIX, StagedFile
 from store_format.bookkeeping.journal import Journal
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, TIMES_SUFFIX, BlockSum
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
-from store_format.files.background import close_named, free, hold
-from store_format.files.read import entry_names, open_view
+from store_format.files.background import RemovedFiles
+from store_format.files.read import files_at
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index.updates import IndexBatch
@@ -125,7 +125,7 @@ def _compare_sum(path: str, expected: int, found: BlockSum) -> None:
 
 def _open_staged(path: str) -> FileView:
     try:
-        return open_view(path)
+        return files_at(path).view(path)
     except FileNotFoundError as error:
         raise StoreNotFoundError(
             f"{path}: a staged file is missing. Nothing was written. If this write took longer than "
@@ -215,23 +215,23 @@ def remove_staging(opened: Opened, staged: Sequence[StagedFile], files: FileWrit
     """
     sizes = {each.records_path(opened): each.records_size for each in staged}
     sizes |= {each.meta_path(opened): each.meta_size for each in staged}
-    held: list[int] = []
+    removed = RemovedFiles()
     if sum(sizes.values()) >= _FREED_LATER_MIN:
-        held = hold(path for path, size in sizes.items() if size >= _HELD_MIN)
+        removed.hold(path for path, size in sizes.items() if size >= _HELD_MIN)
     try:
         for path in sizes:
             files.remove(path)
-        held = close_named(held)
+        removed.close_named()
         for write in dict.fromkeys(each.write for each in staged):
             directory = StagedFile.directory(opened, write)
-            for name in entry_names(directory, missing_ok=True):
+            for name in files_at(directory).names(directory, missing_ok=True):
                 if name.endswith(TIMES_SUFFIX):
                     files.remove(f"{directory}/{name}")
             files.remove_directory(directory)
     except StoreWriteError as error:
         _log.warning("%s", error)
     finally:
-        free(held)
+        removed.free()
 
 
 # ---- chunks of a journal -----------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def _store_timestamps(opened: Opened, journal: Journal, first: int, count: int) 
     path = journal.times_path(opened)
     if path is None:
         return np.full(count, journal.store_timestamp, np.int64)
-    with open_view(path) as view:
+    with files_at(path).view(path) as view:
         return np.frombuffer(view.read(8 * first, 8 * count), "<i8").astype(np.int64)
 
 

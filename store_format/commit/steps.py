@@ -14,7 +14,7 @@ from store_format.bookkeeping.journal import Abort, Journal, ring_doorbell
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.publication import Publication, save_checkpoint
 from store_format.commitlog.log import CommitLog
-from store_format.files.read import entry_names, list_directories, list_entries, list_store_files
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.metadata.read import Checkpoint, config_path, loaded_bytes, read_checkpoint
@@ -126,23 +126,23 @@ def sync_store(opened: Opened, log: CommitLog, log_directories: tuple[str, ...],
     flushed = (read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()).logics_physical_offset
     paths = [file.path for file in log.files if file.stop > flushed]
     directories = list(log_directories)
-    for _, topic_path in list_directories(f"{opened.path}/consumequeue"):
+    for _, topic_path in opened.files.directories(f"{opened.path}/consumequeue"):
         directories.append(topic_path)
-        for _, directory in list_directories(topic_path):
-            paths += [file.path for file in list_store_files(directory)]
+        for _, directory in files_at(topic_path).directories(topic_path):
+            paths += [file.path for file in files_at(directory).store_files(directory)]
             directories.append(directory)
     paths += [file.path for file in list_index_files(f"{opened.path}/index")]
-    paths += [file.path for file in list_store_files(f"{opened.path}/timerlog")]
-    names = entry_names(opened.path)
+    paths += [file.path for file in opened.files.store_files(f"{opened.path}/timerlog")]
+    names = opened.files.names(opened.path)
     paths += [f"{opened.path}/timerwheel"] if "timerwheel" in names else []
-    paths += [entry.path for entry in list_entries(f"{opened.path}/config") if entry.kind == "file"]
+    paths += [entry.path for entry in opened.files.entries(f"{opened.path}/config") if entry.kind == "file"]
     folders = ("consumequeue", "index", "timerlog", "config", OWN_DIRECTORY)
     directories += [f"{opened.path}/{name}" for name in folders if name in names]
     for path in paths:
         with files.open(path) as file:
             files.sync(file)
     own = FileWrites(sync=files.is_sync)  # not `files`: these are replaced, and by no other process
-    for entry in list_entries(f"{opened.path}/{OWN_DIRECTORY}"):
+    for entry in opened.files.entries(f"{opened.path}/{OWN_DIRECTORY}"):
         if entry.kind == "file":
             with own.open(entry.path) as file:
                 own.sync(file)

@@ -13,8 +13,8 @@ from store_format.bookkeeping.ledger import GivenUp, LeftOut
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.files.paths import offset_file_name, symbolic_link
-from store_format.files.read import entry_names, is_directory, list_entries, open_view, read_bytes
+from store_format.files.paths import StoreFile, symbolic_link
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.opened.store import OWN_DIRECTORY, Opened
 
@@ -56,20 +56,20 @@ def refuse_target(root: str, target: str) -> None:
         raise OptionError(
             f"{target}: expected a directory outside of the store {root} for the recovered copy"
         )
-    if not is_directory(target):
-        if read_bytes(target) is not None:
+    if not files_at(target).is_directory(target):
+        if files_at(target).read(target) is not None:
             raise OptionError(f"{target}: expected a new directory for the recovered copy, found a file")
         return
     begun_names = {"recover-into.json", "recover-into.json.new"}
-    if entry_names(target) <= {"lock", OWN_DIRECTORY} and (
-        entry_names(f"{target}/{OWN_DIRECTORY}", missing_ok=True) <= begun_names
+    if files_at(target).names(target) <= {"lock", OWN_DIRECTORY} and (
+        files_at(target).names(f"{target}/{OWN_DIRECTORY}", missing_ok=True) <= begun_names
     ):
         return  # Nothing was copied yet.
-    begun = read_bytes(marker_path(target))
+    begun = files_at(target).read(marker_path(target))
     if begun is None or json.loads(begun).get("source") != root:
         raise OptionError(
             f"{target}: expected a new or empty directory for the recovered copy, "
-            f"found {len(entry_names(target))} entries. Give another directory, or empty this one"
+            f"found {len(files_at(target).names(target))} entries. Give another directory, or empty this one"
         )
 
 
@@ -91,7 +91,7 @@ def copy_store(root: str, log: CommitLog, target: str, files: FileWrites) -> Non
     files.make_directories(target, "commitlog")
     for file in log.files:
         size = max(file.size, log.file_size)  # a short file gets its full length: a broker needs it
-        _copy(file.path, f"{target}/commitlog/{offset_file_name(file.start)}", size, files)
+        _copy(file.path, f"{target}/commitlog/{StoreFile.name_at(file.start)}", size, files)
     for _, path, names in _others(Opened(root)):
         directory = files.make_directories(target, *names[:-1])
         files.remove(
@@ -115,18 +115,18 @@ def _others(opened: Opened) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     A directory of the store may be a link to a directory elsewhere. Raises CorruptStoreError for another link
     at the root in place of something that is copied.
     """
-    for entry in list_entries(opened.path):
+    for entry in opened.files.entries(opened.path):
         is_file = entry.name in _FILES or entry.name.startswith(_PREFIX)
         if not is_file and entry.name not in _DIRECTORIES:
             continue
-        if entry.kind == "link" and (is_file or not is_directory(entry.path)):
+        if entry.kind == "link" and (is_file or not files_at(entry.path).is_directory(entry.path)):
             raise symbolic_link(entry.path)
         if is_file and entry.kind == "file":
             yield entry.name, entry.path, (entry.name,)
         elif not is_file and entry.kind in ("directory", "link"):
             yield from ((entry.name, path, names) for path, names in _below(entry.path, (entry.name,)))
     for name in _OWN_FILES:
-        if name in entry_names(f"{opened.path}/{OWN_DIRECTORY}", missing_ok=True):
+        if name in opened.files.names(f"{opened.path}/{OWN_DIRECTORY}", missing_ok=True):
             yield OWN_DIRECTORY, opened.own(name), (OWN_DIRECTORY, name)
     for name, ending in ((LeftOut.NAME, ""), (_POP, ".log")):
         for path, names in _below(opened.own(name), (OWN_DIRECTORY, name)):
@@ -135,7 +135,7 @@ def _others(opened: Opened) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def _below(directory: str, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for entry in list_entries(directory):
+    for entry in files_at(directory).entries(directory):
         if entry.kind == "directory":
             yield from _below(entry.path, (*names, entry.name))
         elif entry.kind == "file" and entry.name not in ("LOCK",):
@@ -143,13 +143,13 @@ def _below(directory: str, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[
 
 
 def _size(path: str) -> int:
-    with open_view(path) as view:
+    with files_at(path).view(path) as view:
         return view.size
 
 
 def _copy(source: str, target: str, size: int, files: FileWrites) -> None:
     """Copies the data of a file, not its holes. The target has `size` bytes from the start."""
-    with open_view(source) as view:
+    with files_at(source).view(source) as view:
         file, made = files.open_full(target, size)
         with file:
             if not made:

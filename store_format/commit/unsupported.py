@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, StoreWriteError, UnsupportedFormatError
-from store_format.files.read import disk_space, entry_names, open_view
+from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
@@ -41,9 +41,9 @@ _BY_NAME = {
 
 def refuse_store(opened: Opened) -> None:
     """Raises UnsupportedFormatError for a store that is not written to."""
-    names = entry_names(opened.path)
+    names = opened.files.names(opened.path)
     for directory, file, meaning in _BY_FILE:
-        if file in entry_names(f"{opened.path}/{directory}", missing_ok=True):
+        if file in opened.files.names(f"{opened.path}/{directory}", missing_ok=True):
             raise UnsupportedFormatError(
                 f"{opened}: cannot write to a store with {meaning}, found {directory}/{file}. It can be "
                 "read; send messages through its broker, or write to another store"
@@ -76,7 +76,7 @@ def refuse_topics(opened: Opened, queues: Iterable[QueueKey], topics: Mapping[st
 
     A bad name, or queue id, is one that a consume queue directory cannot have.
     """
-    batch_topics = entry_names(f"{opened.path}/batchconsumequeue", missing_ok=True)
+    batch_topics = opened.files.names(f"{opened.path}/batchconsumequeue", missing_ok=True)
     for topic, queue_id in queues:
         if not can_be_queue(topic, 0):
             raise IllegalMessageError(
@@ -142,9 +142,9 @@ def _timeline_file(directory: str) -> str | None:
 
     A log has its progress keys; the properties at the end of a table name the column family.
     """
-    for name in sorted(entry_names(directory, missing_ok=True)):
+    for name in sorted(files_at(directory).names(directory, missing_ok=True)):
         if name.endswith((".log", ".sst")):
-            with open_view(f"{directory}/{name}") as view:
+            with files_at(directory).view(f"{directory}/{name}") as view:
                 data = view.read(0 if name.endswith(".log") else max(view.size - _TABLE_END, 0), view.size)
             if any(mark in data for mark in (_TIMELINE_KEYS if name.endswith(".log") else _TIMELINE_TABLES)):
                 return name
@@ -178,9 +178,13 @@ def full_disk(opened: Opened, log_directories: Sequence[str], limit: int) -> str
 
     Of several commitlog directories, the emptiest counts.
     """
-    logs = [disk_space(path) for path in log_directories or (f"{opened.path}/commitlog",)]
+    logs = [files_at(path).disk_space(path) for path in log_directories or (f"{opened.path}/commitlog",)]
     log = min(logs, key=lambda disk: disk.used_percent)
-    for disk in (disk_space(opened.path), log, disk_space(f"{opened.path}/consumequeue")):
+    for disk in (
+        opened.files.disk_space(opened.path),
+        log,
+        opened.files.disk_space(f"{opened.path}/consumequeue"),
+    ):
         if disk.used_percent > limit:
             used = f"the file system {disk.mount} is {disk.used_percent} % full"
             return f"{used}, above the limit of {limit} % for writes"

@@ -26,8 +26,8 @@ from store_format.errors import (
 )
 from store_format.files import paths
 from store_format.files.client import StoredObject
-from store_format.files.paths import StoreFile, offset_file_name
-from store_format.files.read import FileCache, list_store_files, look_again
+from store_format.files.paths import StoreFile
+from store_format.files.read import FileCache, files_at
 from store_format.files.view import Buffers, FileView, FileWindow
 from store_format.layouts import (
     CRC_PROPERTY_NAME,
@@ -93,7 +93,9 @@ class CommitLog:
         found = [
             file
             for each in directories
-            for file in list_store_files(each, irregular=lambda error: odd.update({error.file: error}))
+            for file in files_at(each).store_files(
+                each, irregular=lambda error: odd.update({error.file: error})
+            )
         ]
         found += [StoreFile(path, int(paths.base_name(path)), 0) for path in odd]
         found.sort(key=lambda file: file.start)
@@ -144,7 +146,7 @@ class CommitLog:
         Open files stay open, unless `cache` is another one.
         """
         for directory in self._directories:
-            look_again(directory)
+            files_at(directory).look_again(directory)
         log = CommitLog.open(
             self._directories, self._cache if cache is None else cache, holds_last=self.held is not None
         )
@@ -545,7 +547,7 @@ def _gaps(files: Sequence[StoreFile], size: int) -> list[CorruptStoreError]:
         finding = CorruptStoreError(
             following.path,
             0,
-            f"{offset_file_name(stop)} as the file after {offset_file_name(file.start)}",
+            f"{StoreFile.name_at(stop)} as the file after {StoreFile.name_at(file.start)}",
             f"{following.start}",
         )
         if following.start < stop:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.arrays.ranges import gather_units
 from store_format.files import paths
-from store_format.files.paths import StoreFile, offset_file_name
+from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache
 from store_format.files.view import FileView
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
@@ -217,13 +217,13 @@ class Walk:
 
     def _missing(self, offset: int) -> WalkEnd:
         directory = paths.parent(self._files[-1].path) if self._files else ""
-        path = paths.join(directory, offset_file_name(offset))
+        path = paths.join(directory, StoreFile.name_at(offset))
         expected = f"a file that holds physical offset {offset}"
         return WalkEnd(EndKind.MISSING, offset, path, 0, expected, "none")
 
     def _gap(self, start: int, following: StoreFile) -> Damage:
         missing = StoreFile(
-            paths.join(paths.parent(following.path), offset_file_name(start)), start, following.start - start
+            paths.join(paths.parent(following.path), StoreFile.name_at(start)), start, following.start - start
         )
         self.sums.missing_bytes += missing.size
         expected, found = f"a file that starts at {start}", f"the next file starts at {following.start}"

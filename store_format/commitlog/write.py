@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files import paths
-from store_format.files.paths import may_write, offset_file_name
-from store_format.files.read import disk_space
+from store_format.files.paths import StoreFile
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import BLANK_HEAD, MAGIC_BLANK, pack
 
@@ -85,7 +85,7 @@ class LogLayout:
                 "Send a smaller message, or write to a store with larger files"
             )
         if left < BLANK_SIZE_MIN:
-            name = offset_file_name(self.position - self.position % self.file_size)
+            name = StoreFile.name_at(self.position - self.position % self.file_size)
             raise CorruptStoreError(
                 f"commitlog/{name}", self.file_size - left, f"{BLANK_SIZE_MIN} bytes for a BLANK", f"{left}"
             )
@@ -158,9 +158,13 @@ class LogFiles:
         """
         turns = self._directories
         if len(turns) > 1:
-            turns = [each for each in turns if each not in self._read_only and may_write(each)] or turns
-            turns = [each for each in turns if disk_space(each).used_percent <= _FULL_PERCENT] or turns
-        return f"{turns[start // self._file_size % len(turns)]}/{offset_file_name(start)}"
+            turns = [
+                each for each in turns if each not in self._read_only and files_at(each).may_write(each)
+            ] or turns
+            turns = [
+                each for each in turns if files_at(each).disk_space(each).used_percent <= _FULL_PERCENT
+            ] or turns
+        return f"{turns[start // self._file_size % len(turns)]}/{StoreFile.name_at(start)}"
 
     def clear_behind(self, base: int, *, keep: int = -1) -> None:
         """Zeroes all bytes at or behind `base`, and removes the files in `made` that begin there.

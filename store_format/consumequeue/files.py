@@ -23,8 +23,8 @@ from store_format.errors import (
     OffsetOutOfRangeError,
     TruncatedRecordError,
 )
-from store_format.files.paths import StoreFile, offset_file_name
-from store_format.files.read import exists, kept_view, list_store_files
+from store_format.files.paths import StoreFile
+from store_format.files.read import files_at
 from store_format.files.view import FileView
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
@@ -77,7 +77,7 @@ def is_queue_id(name: str) -> bool:
 
 def has_rocksdb_queues(opened: Opened) -> bool:
     """Whether RocksDB keeps the consume queues, so that missing queue files say nothing."""
-    return any(exists(f"{opened.path}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
+    return any(opened.files.exists(f"{opened.path}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
 
 
 # ---- the files of a queue ----------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class QueueBounds(NamedTuple):
 def place_in_files(directory: str, file_size: int, position: int) -> tuple[str, int]:
     """(file, byte in it) of a byte of a queue."""
     within = position % file_size
-    return f"{directory}/{offset_file_name(position - within)}", within
+    return f"{directory}/{StoreFile.name_at(position - within)}", within
 
 
 def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun | None:
@@ -207,7 +207,7 @@ def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun 
     CorruptStoreError for files of different lengths, a length that is no multiple of `unit_size`, a name that
     is no multiple of the length, and a gap between files.
     """
-    files = list_store_files(directory)
+    files = files_at(directory).store_files(directory)
     if files and not files[-1].size:
         if clean:
             raise TruncatedRecordError(files[-1].path, 0, "a file of units", "an empty file")
@@ -492,9 +492,9 @@ class UnitFiles:
     def _open(self, file_start: int) -> FileView:
         if self._view is None or self._view_start != file_start:
             self.close()
-            path = f"{self.directory}/{offset_file_name(file_start)}"
+            path = f"{self.directory}/{StoreFile.name_at(file_start)}"
             try:
-                self._view = kept_view(path)
+                self._view = files_at(path).kept_view(path)
             except FileNotFoundError as error:
                 topic, queue_id = self._queue
                 raise OffsetOutOfRangeError(

@@ -46,7 +46,7 @@ from store_format.errors import (
     StorePermissionError,
 )
 from store_format.files.paths import Refused, StoreFile, refuse
-from store_format.files.read import list_directories, list_store_files, open_view
+from store_format.files.read import files_at
 from store_format.files.view import FileBegin, begin_of_only_file
 from store_format.layouts import (
     BATCH_CQ_UNIT,
@@ -474,9 +474,9 @@ def list_queues(
     may not be listed; if it does not raise, the topic or queue is left out.
     """
     for kind, folder in FOLDERS.items():
-        for topic, topic_path in list_directories(f"{opened.path}/{folder}", select, refused):
+        for topic, topic_path in opened.files.directories(f"{opened.path}/{folder}", select, refused):
             try:
-                found = list_directories(topic_path, is_queue_id, refused)
+                found = files_at(topic_path).directories(topic_path, is_queue_id, refused)
             except StorePermissionError as error:
                 refused(error)
                 continue
@@ -636,7 +636,7 @@ def _read_codes(directory: str, addresses: _Integers) -> Iterator[tuple[NDArray[
     """(indices of addresses, the tags codes there), in reads of about 1 MiB; without those that are lost."""
     offsets = ext_offset(addresses)
     order = np.argsort(offsets, kind="stable")
-    for file in list_store_files(directory) if len(addresses) else ():
+    for file in files_at(directory).store_files(directory) if len(addresses) else ():
         mine = order[(offsets[order] >= file.start) & (offsets[order] < file.stop)]
         while len(mine):
             first = int(offsets[mine[0]])
@@ -651,7 +651,7 @@ def _codes_in_file(
     """Those of `index` whose units, at ascending `positions`, are whole, and their tags codes. One read."""
     first = int(positions[0])
     try:
-        with open_view(file.path) as view:
+        with files_at(file.path).view(file.path) as view:
             data = view.read(first, int(positions[-1]) - first + CQ_EXT_HEAD.itemsize)
     except FileNotFoundError:  # retention has deleted it since it was listed
         data = b""

@@ -21,8 +21,7 @@ from store_format import kernels
 from store_format.consumequeue.files import FOLDERS
 from store_format.consumequeue.units import FiledQueue
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.paths import offset_file_name
-from store_format.files.read import list_store_files
+from store_format.files.paths import StoreFile
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import CQ_LOST_TAGS_CODE, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey, is_system_topic
@@ -263,7 +262,7 @@ class QueueFiles:
 
     def _file(self, update: CqUpdate, size: int) -> WritableFile:
         directory = FiledQueue.of(self._opened, update.topic, update.queue_id).directory
-        path = f"{directory}/{offset_file_name(update.file_start)}"
+        path = f"{directory}/{StoreFile.name_at(update.file_start)}"
         file = self._open.get(path)
         if file is None:
             if update.is_new_file:
@@ -298,7 +297,7 @@ class QueueFiles:
 
 
 def _end(opened: Opened, topic: str, queue_id: int, base: int, file_size: int) -> QueueEnd:
-    files = list_store_files(FiledQueue.of(opened, topic, queue_id).directory)
+    files = opened.files.store_files(FiledQueue.of(opened, topic, queue_id).directory)
     if not files:
         return QueueEnd(topic, queue_id, file_size, base, None)
     return QueueEnd(topic, queue_id, files[0].size or file_size, base, files[-1].stop)

@@ -47,7 +47,7 @@ from store_format.diagnose.state_files import (
     check_topics,
 )
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import FileCache, all_answered, entry_names
+from store_format.files.read import FileCache, all_answered, files_at
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
@@ -75,7 +75,7 @@ def diagnose(
     """
     opened = Opened(root)
     findings = Findings()
-    names = entry_names(root)  # raises where the root cannot be listed
+    names = files_at(root).names(root)  # raises where the root cannot be listed
     if names and "commitlog" not in names and not commit_log_paths and not looks_like_store(names):
         refuse_root(root, names)
     state = StoreState.of(opened)

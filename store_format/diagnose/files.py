@@ -23,7 +23,7 @@ from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, Find
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
 from store_format.files.paths import OFFSET_NAME, DirectoryEntry, StoreFile
-from store_format.files.read import FileCache, is_directory, list_entries
+from store_format.files.read import FileCache, files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import config_path
 from store_format.opened.store import Opened
@@ -52,7 +52,7 @@ _DLEDGER_ADVICE = "It is not checked; read the messages through the store's brok
 def entries_of(findings: Findings, directory: str) -> list[DirectoryEntry]:
     """The entries of a directory. Reports links, and a file in the place of the directory."""
     try:
-        entries = list_entries(directory)
+        entries = files_at(directory).entries(directory)
     except CorruptStoreError as error:
         findings.add_error("damage", error, "Put the directory back in its place")
         return []
@@ -76,7 +76,7 @@ def checked_files(
         found_kind = f"the {entry.kind} {entry.name!r}"
         if entry.kind == "other":
             found_kind = f"{entry.name!r}, neither file nor directory"
-        if name.match(entry.name):  # as `list_store_files` refuses it
+        if name.match(entry.name):  # as `Files.store_files` refuses it
             findings.add("damage", entry.path, 0, "a regular file", found_kind, NO_FILE_ADVICE)
         else:
             expected = f"only files whose names are {what}"
@@ -239,4 +239,4 @@ def is_dledger_only(opened: Opened, commit_log_paths: Sequence[str]) -> bool:
     logs = dledger_logs(opened)
     if commit_log_paths:
         return any(is_below(path, log) for path in commit_log_paths for log in logs)
-    return bool(logs) and not is_directory(f"{opened.path}/commitlog")
+    return bool(logs) and not opened.files.is_directory(f"{opened.path}/commitlog")

@@ -24,7 +24,7 @@ from store_format.diagnose.commitlog import Lost, Targets
 from store_format.diagnose.files import checked_files
 from store_format.diagnose.problems import INDEX_ADVICE, Findings, Severity
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.read import open_view
+from store_format.files.read import files_at
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
     IndexFile,
@@ -81,7 +81,7 @@ def check_index_files(
 def _with_likely_geometry(file: IndexFile, likely: IndexGeometry) -> IndexFile:
     """The file with the geometry of the other files, if its own units prove none and it has their length."""
     if file.geometry is None and file.size == likely.file_size:
-        return IndexFile(open_view(file.path), likely)
+        return IndexFile(files_at(file.path).view(file.path), likely)
     return file
 
 

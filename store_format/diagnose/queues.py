@@ -28,8 +28,7 @@ from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import EXTENSION_ADVICE, FAR_ADVICE, Findings, Severity, repeated_text
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.paths import offset_file_name
-from store_format.files.read import entry_names, is_directory
+from store_format.files.paths import StoreFile
 from store_format.java.text import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
 from store_format.message.columns import decode_options_of
@@ -150,7 +149,7 @@ class QueueCheck:
                 kind == "batch",
                 directory,
                 size,
-                {start: f"{directory}/{offset_file_name(start)}" for start in starts},
+                {start: f"{directory}/{StoreFile.name_at(start)}" for start in starts},
                 "" if usable else "reported",
             )
         for kind in FOLDERS:
@@ -354,10 +353,10 @@ class QueueCheck:
             if self._has_queues and not queue.stored.files and not queue.stored.misfit
         }
         seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
-        has_topics = bool(entry_names(f"{self._opened.path}/config", missing_ok=True) & _TOPICS)
+        has_topics = bool(self._opened.files.names(f"{self._opened.path}/config", missing_ok=True) & _TOPICS)
         has_light = has_light_queues(self._opened)
         # whether the broker makes light queues
-        is_shown = is_directory(f"{self._opened.path}/{FOLDERS['simple']}")
+        is_shown = self._opened.files.is_directory(f"{self._opened.path}/{FOLDERS['simple']}")
         for key, (fate, evidence) in decide(self._opened, self._log, absent, seen).items():
             queue = absent[key]
             is_light = is_light_queue(key[0])

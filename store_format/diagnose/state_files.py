@@ -17,8 +17,8 @@ from store_format.diagnose.files import entries_of
 from store_format.diagnose.problems import REFUSES, Findings, LogSummary
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.lock import lock_holder
-from store_format.files.read import read_bytes, stat_identity
+from store_format.files.lock import StoreLock
+from store_format.files.read import files_at
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata import read as config_json
 from store_format.metadata.read import read_checkpoint
@@ -117,7 +117,7 @@ def check_state(findings: Findings, opened: Opened, state: StoreState) -> None:
         advice = (
             "Messages that are being written now may look unfinished; check again when the broker is down"
         )
-        found = f"process {lock_holder(f'{opened.path}/lock')} holding the lock"
+        found = f"process {StoreLock.holder(f'{opened.path}/lock')} holding the lock"
         findings.add("info", f"{opened.path}/lock", 0, "a store that nobody writes to", found, advice)
     if state is StoreState.CRASHED:
         expected, found = "no abort file while nobody holds the lock", "one: the broker was killed"
@@ -158,7 +158,7 @@ def check_commits(findings: Findings, opened: Opened, log: CommitLog) -> GivenUp
             except StoreError as error:
                 advice = f"The next writer refuses, and until then readers see none of its messages: {error}"
             findings.add("warning", Journal.path(opened), 0, expected, found, advice)
-        elif stat_identity(Journal.path(opened)) is not None:
+        elif opened.files.stat_identity(Journal.path(opened)) is not None:
             expected, found = "the journal of a commit", "a file whose bytes were not written"
             findings.add("warning", Journal.path(opened), 0, expected, found, _LOST_JOURNAL_ADVICE)
         ledger, given_up = Ledger.read(opened), GivenUp.read(opened)
@@ -196,7 +196,7 @@ def check_checkpoint(findings: Findings, opened: Opened, summary: LogSummary, lo
     """
     path = f"{opened.path}/checkpoint"
     try:
-        data, checkpoint = read_bytes(path), read_checkpoint(path)
+        data, checkpoint = files_at(path).read(path), read_checkpoint(path)
     except CorruptStoreError as error:
         findings.add_error("warning", error, _CHECKPOINT_ADVICE)
         return
@@ -224,7 +224,7 @@ def check_config(findings: Findings, opened: Opened) -> None:
     for name in config_json.DECODERS:
         path = config_json.config_path(opened, name)
         try:
-            found = {place: read_bytes(place) for place in (path, f"{path}.bak")}
+            found = {place: files_at(place).read(place) for place in (path, f"{path}.bak")}
         except CorruptStoreError as link:
             findings.add_error("damage", link, _CONFIG_LINK_ADVICE)
             continue

@@ -12,10 +12,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from threading import Thread
+from typing import ClassVar
 
-AHEAD = 2  # calls that run or wait: with one, each side waits for the other at every call
 _HELD_MAX = 256  # descriptors; a process often may have 1024
 
 
@@ -30,6 +31,8 @@ class BackgroundCalls:
     millisecond.
     """
 
+    AHEAD: ClassVar = 2  # calls that run or wait: with one, each side waits for the other at every call
+
     def __init__(self, *, is_little: bool = False) -> None:
         self._thread = None if is_little else ThreadPoolExecutor(1, thread_name_prefix="rmqlog-behind")
         self._calls: deque[Future[None]] = deque()
@@ -39,7 +42,7 @@ class BackgroundCalls:
         if self._thread is None:
             function()
             return
-        self._wait(AHEAD - 1)
+        self._wait(self.AHEAD - 1)
         self._calls.append(self._thread.submit(self._run, function))
 
     def _run(self, function: Callable[[], None]) -> None:
@@ -73,45 +76,44 @@ class BackgroundCalls:
 # ---- removed files -----------------------------------------------------------------------------------------
 
 
-def hold(paths: Iterable[str]) -> list[int]:
-    """Opens files before the caller removes them. Leaves out files that cannot be opened, and too many."""
-    descriptors = []
-    for path in islice(paths, _HELD_MAX):
+class RemovedFiles:
+    """Large files that are held open while their names are removed, so that a thread can free them later."""
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
+    def hold(self, paths: Iterable[str]) -> None:
+        """Opens files before the caller removes them, but not too many, nor those that cannot be opened."""
+        for path in islice(paths, _HELD_MAX):
+            with suppress(OSError):
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                self.descriptors.append(os.open(path, flags))
+
+    def close_named(self) -> None:
+        """Closes the files that still have a name.
+
+        NFS gives an open file another name instead of removing it, and its directory cannot be removed
+        before.
+        """
+        named = [each for each in self.descriptors if os.fstat(each).st_nlink]
+        _close(named)
+        self.descriptors = [each for each in self.descriptors if each not in named]
+
+    def free(self) -> Thread | None:
+        """Closes removed files in a thread, and returns the thread; None if there is nothing to do for it.
+
+        Call this last: until the thread is done, ext4 lets a removal of a directory wait.
+        """
+        descriptors, self.descriptors = self.descriptors, []
+        if not descriptors:
+            return None
+        thread = Thread(target=_close, args=(descriptors,), name="rmqlog-freeing", daemon=True)
         try:
-            descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
-        except OSError:
-            continue
-    return descriptors
-
-
-def close_named(descriptors: list[int]) -> list[int]:
-    """Closes the files that still have a name, and returns the others.
-
-    NFS gives an open file another name instead of removing it, and its directory cannot be removed before.
-    """
-    removed = []
-    for descriptor in descriptors:
-        if os.fstat(descriptor).st_nlink:
-            os.close(descriptor)
-        else:
-            removed.append(descriptor)
-    return removed
-
-
-def free(descriptors: list[int]) -> Thread | None:
-    """Closes removed files in a thread, and returns the thread; None if there is nothing for a thread to do.
-
-    Call this last: until the thread is done, ext4 lets a removal of a directory wait.
-    """
-    if not descriptors:
-        return None
-    thread = Thread(target=_close, args=(descriptors,), name="rmqlog-freeing", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # the interpreter is ending
-        _close(descriptors)
-        return None
-    return thread
+            thread.start()
+        except RuntimeError:  # the interpreter is ending
+            _close(descriptors)
+            return None
+        return thread
 
 
 def _close(descriptors: list[int]) -> None:

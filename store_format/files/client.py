@@ -14,14 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import BoundedSemaphore
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from store_format.errors import OptionError, StoreError, StoreUnreachableError
 
 # ---- how a service is reached ------------------------------------------------------------------------------
 
 
-CONCURRENCY_MAX = 64
 _REQUEST_TIMEOUT_MS = 30_000
 
 # The settings of a client (obstore) by the scheme of a path: what has no name there does not apply.
@@ -40,6 +39,8 @@ class Access:
 
     `keys` are an access key, its secret and, for a limited time, a token; () leaves them to the platform.
     """
+
+    CONCURRENCY_MAX: ClassVar = 64
 
     endpoint: str | None = None
     region: str | None = None
@@ -120,7 +121,7 @@ class BucketClient:
         self._place, self._errors, self._timeout_s = place, errors, access.timeout.total_seconds()
         self._rests_until = 0.0
         self.unanswered, self.unanswered_count = "", 0
-        self._turns = BoundedSemaphore(access.concurrency or CONCURRENCY_MAX)
+        self._turns = BoundedSemaphore(access.concurrency or Access.CONCURRENCY_MAX)
 
     def __reduce__(self) -> str:
         raise TypeError(f"the client of {self._place} has credentials, and may not be pickled")

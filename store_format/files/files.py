@@ -27,6 +27,7 @@ from store_format.files.paths import (
     denied,
     is_settled,
     open_descriptor,
+    open_identity,
     refuse,
     symbolic_link,
 )
@@ -109,6 +110,18 @@ class Files:
         except FileNotFoundError:
             return None
         return status.st_dev, status.st_ino
+
+    def is_named(self, path: str, descriptor: int) -> bool:
+        """Whether a path still names an open file."""
+        return self.named_identity(path) == open_identity(descriptor)
+
+    def may_write(self, directory: str) -> bool:
+        """Whether the process may create files there: not on a file system that is mounted read-only."""
+        return os.access(directory, os.W_OK)
+
+    def link_count(self, path: str) -> int:
+        """The number of names of a file: more than 1 with hard links."""
+        return os.stat(path).st_nlink
 
     def status(self, path: str) -> tuple[int, int] | None:
         """(bytes on disk, mtime in ms); None when the file is missing. Holes take no bytes on disk.

@@ -21,8 +21,8 @@ import time
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
 from store_format.files import paths
 from store_format.files.paths import open_descriptor, open_identity
-from store_format.files.polling import attempts
-from store_format.files.read import entry_names, is_named, named_identity, read_bytes
+from store_format.files.polling import Clocks
+from store_format.files.read import files_at
 from store_format.files.write import open_lock_descriptor
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes.
@@ -50,37 +50,13 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def lock_holder(path: str) -> int | None:
-    """Returns the id of the other process that holds the lock file `path`; None for none or a missing file.
-
-    0 or -1 stands for a process on another host or in another process namespace. Only Linux reports holders;
-    on other systems the result is None.
-    """
-    return _holders(path)[0]
-
-
-def foreign_holder(path: str) -> int | None:
-    """Returns the holder if it is a broker, which keeps the lock until it stops; None for our writers."""
-    found = _holders(path)
-    if found[0] in (None, found[1]):
-        return None
-    time.sleep(_POLL_SECONDS)  # a writer may take or release one byte between the two queries
-    return found[0] if _holders(path) == found else None
-
-
-def own_holder(path: str) -> int | None:
-    """Returns the holder if it is a writer of this project; None for a broker and for no holder."""
-    found = _holders(path)
-    return found[0] if found[0] == found[1] else None
-
-
 def _holders(path: str) -> tuple[int | None, int | None]:
     """Returns the holders of the store's byte and of the second byte."""
     if not _LINUX or paths.is_remote(path):
         return None, None
     with _mutex:
         try:
-            if named_identity(path) in _held:
+            if files_at(path).named_identity(path) in _held:
                 return None, None
             descriptor = open_descriptor(path)
         except FileNotFoundError:
@@ -110,6 +86,45 @@ class StoreLock:
     StoreInUseError, which names the holder.
     """
 
+    @staticmethod
+    def holder(path: str) -> int | None:
+        """The id of the other process that holds the lock file `path`; None for none or a missing file.
+
+        0 or -1 stands for a process on another host or in another process namespace. Only Linux reports
+        holders; on other systems the result is None.
+        """
+        return _holders(path)[0]
+
+    @staticmethod
+    def foreign_holder(path: str) -> int | None:
+        """Returns the holder if it is a broker, which keeps the lock until it stops; None for our writers."""
+        found = _holders(path)
+        if found[0] in (None, found[1]):
+            return None
+        time.sleep(_POLL_SECONDS)  # a writer may take or release one byte between the two queries
+        return found[0] if _holders(path) == found else None
+
+    @staticmethod
+    def own_holder(path: str) -> int | None:
+        """Returns the holder if it is a writer of this project; None for a broker and for no holder."""
+        found = _holders(path)
+        return found[0] if found[0] == found[1] else None
+
+    @staticmethod
+    def described(process_id: int) -> str:
+        """Returns a process in words: its id and its command."""
+        if process_id <= 0:
+            return "a process on another host or in another process namespace"
+        try:
+            command = (
+                (files_at("/").read(f"/proc/{process_id}/cmdline") or b"")
+                .split(b"\0")[0]
+                .decode(errors="replace")
+            )
+        except (OSError, StoreError):
+            command = ""
+        return f"process {process_id}" + (f" ({command})" if command else "")
+
     def __init__(self, root: str, *, timeout: float = 0.0) -> None:
         self.path = f"{root}/lock"
         self._timeout = timeout
@@ -118,7 +133,7 @@ class StoreLock:
 
     def __enter__(self) -> StoreLock:
         holder: str | None = ""
-        for _ in attempts(self._timeout, _POLL_SECONDS):
+        for _ in Clocks().attempts(self._timeout, _POLL_SECONDS):
             holder = self._try()
             if holder is None:
                 return self
@@ -134,7 +149,7 @@ class StoreLock:
         """Takes the lock and returns None, or returns the holder in words."""
         self._is_foreign = False
         with _mutex:
-            if named_identity(self.path) in _held:
+            if files_at(self.path).named_identity(self.path) in _held:
                 return "another thread of this process"
             try:
                 descriptor = open_lock_descriptor(self.path)
@@ -156,11 +171,11 @@ class StoreLock:
                 self._is_foreign = refused == _STORE_BYTE
                 holder = _holder_of(descriptor, refused) if _LINUX else 0
                 os.close(descriptor)
-                return _LET_GO if holder is None else described(holder)
+                return _LET_GO if holder is None else self.described(holder)
             except BaseException:
                 os.close(descriptor)
                 raise
-            if not is_named(self.path, descriptor):
+            if not files_at(self.path).is_named(self.path, descriptor):
                 os.close(descriptor)
                 return _LET_GO  # and removed the file: the creation of the store failed
             self._identity = open_identity(descriptor)
@@ -177,13 +192,13 @@ class StoreLock:
         if _is_only_opener(_held[self._identity]):
             return
         opener: int | None = None
-        for _ in attempts(_GLANCE_SECONDS, _POLL_SECONDS):
+        for _ in Clocks().attempts(_GLANCE_SECONDS, _POLL_SECONDS):
             opener = _other_opener(self._identity)
             if opener is None:
                 return
         assert opener is not None
         raise StoreInUseError(
-            f"{self.path}: opened by {described(opener)}, probably a broker that is starting; "
+            f"{self.path}: opened by {self.described(opener)}, probably a broker that is starting; "
             "stop the broker, then write again"
         )
 
@@ -207,17 +222,6 @@ class CheckedLock(StoreLock):
         return self
 
 
-def described(process_id: int) -> str:
-    """Returns a process in words: its id and its command."""
-    if process_id <= 0:
-        return "a process on another host or in another process namespace"
-    try:
-        command = (read_bytes(f"/proc/{process_id}/cmdline") or b"").split(b"\0")[0].decode(errors="replace")
-    except (OSError, StoreError):
-        command = ""
-    return f"process {process_id}" + (f" ({command})" if command else "")
-
-
 def _is_only_opener(descriptor: int) -> bool:
     """Returns True if no other process has the file open: only then Linux grants a write lease.
 
@@ -239,10 +243,10 @@ def _other_opener(identity: tuple[int, int]) -> int | None:
     if not _LINUX:
         return None
     own = str(os.getpid())
-    for name in entry_names("/proc"):
+    for name in files_at("/").names("/proc"):
         if name.isdigit() and name != own:
             try:
-                descriptors = entry_names(f"/proc/{name}/fd", missing_ok=True)
+                descriptors = files_at("/").names(f"/proc/{name}/fd", missing_ok=True)
             except (StoreError, OSError):
                 continue  # a process of another user, or one that has ended
             for descriptor in descriptors:

@@ -176,15 +176,6 @@ def is_settled(identity: tuple[int, int, int] | None, now_ns: int) -> bool:
     return identity is None or identity[2] <= now_ns - YOUNG_NS
 
 
-def offset_file_name(offset: int) -> str:
-    """Returns the name of the file that begins at byte `offset` of its file queue (UtilAll.offset2FileName).
-
-    >>> offset_file_name(1073741824)
-    '00000000001073741824'
-    """
-    return f"{offset:020d}"
-
-
 @dataclass(frozen=True, slots=True)
 class StoreFile:
     """One file of a file queue (such as the commitlog): path, offset of its first byte, length in bytes.
@@ -198,6 +189,15 @@ class StoreFile:
     size: int
     identity: tuple[int, int] | None = None
     stored: StoredObject | None = None
+
+    @staticmethod
+    def name_at(offset: int) -> str:
+        """The name of the file that begins at byte `offset` of its file queue (UtilAll.offset2FileName).
+
+        >>> StoreFile.name_at(1073741824)
+        '00000000001073741824'
+        """
+        return f"{offset:020d}"
 
     @property
     def stop(self) -> int:
@@ -265,13 +265,3 @@ def open_identity(descriptor: int) -> tuple[int, int]:
     """Returns (device, inode) of an open file."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
-
-
-def may_write(directory: str) -> bool:
-    """Whether the process may create files there: not on a file system that is mounted read-only."""
-    return os.access(directory, os.W_OK)
-
-
-def link_count(path: str) -> int:
-    """The number of names of a file: more than 1 with hard links."""
-    return os.stat(path).st_nlink

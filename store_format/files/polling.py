@@ -27,24 +27,21 @@ class Clocks:
     epoch_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     sleep: Callable[[float], None] = time.sleep
 
+    def attempts(self, timeout: float, pause: float, *, pause_max: float = 0.0) -> Iterator[None]:
+        """Yields at least once, and then after each pause until `timeout` seconds are over.
+
+        Pauses double up to `pause_max`.
+        """
+        deadline = self.monotonic() + timeout
+        while True:
+            yield
+            if self.monotonic() >= deadline:
+                return
+            self.sleep(pause)
+            pause = max(pause, min(2 * pause, pause_max))
+
 
 _REAL = Clocks()
-
-
-def attempts(
-    timeout: float, pause: float, *, pause_max: float = 0.0, clocks: Clocks = _REAL
-) -> Iterator[None]:
-    """Yields at least once, and then after each pause until `timeout` seconds are over.
-
-    Pauses double up to `pause_max`.
-    """
-    deadline = clocks.monotonic() + timeout
-    while True:
-        yield
-        if clocks.monotonic() >= deadline:
-            return
-        clocks.sleep(pause)
-        pause = max(pause, min(2 * pause, pause_max))
 
 
 class Repeated:

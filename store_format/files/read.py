@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 from store_format.errors import (
-    CorruptStoreError,
     FileReplacedError,
     OptionError,
     StoreError,
@@ -21,16 +19,10 @@ from store_format.errors import (
 )
 from store_format.files import paths
 from store_format.files.client import Access, StoredObject
-from store_format.files.files import SMALL_FILE_SIZE_MAX, Files, LookedFiles
+from store_format.files.files import Files, LookedFiles
 from store_format.files.paths import (
-    OFFSET_NAME,
-    DirectoryEntry,
-    DiskSpace,
-    Refused,
     StoreFile,
     denied,
-    open_identity,
-    refuse,
 )
 from store_format.files.source import Bucket, ObjectBucket, place_of
 
@@ -206,127 +198,18 @@ def one_look(paths_below: Iterable[str] = ()) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             for path in paths_below:
-                stack.enter_context(places().files_at(path).one_look(path))
+                stack.enter_context(files_at(path).one_look(path))
             yield
     finally:
         _places.reset(token)
 
 
-def all_versions(paths_below: Iterable[str]) -> frozenset[tuple[str, str]]:
-    """The path and the version of each object below paths on object storage, as it was listed."""
-    return frozenset(each for path in paths_below for each in places().files_at(path).versions(path))
-
-
-def look_at_each(
-    places_of: Iterable[str], found: Iterable[_Found], look: Callable[[_Found], _Look]
-) -> Iterator[tuple[_Found, _Look]]:
-    """`Files.look_at_each` of the files in these places."""
-    place = next(filter(paths.is_remote, places_of), "/")
-    return places().files_at(place).look_at_each(found, look)
-
-
-def is_named(path: str, descriptor: int) -> bool:
-    """Returns whether a path still names an open file."""
-    return named_identity(path) == open_identity(descriptor)
-
-
-def is_directory(path: str) -> bool:
-    """See `Files.is_directory`."""
-    return places().files_at(path).is_directory(path)
-
-
-def exists(path: str) -> bool:
-    """See `Files.exists`."""
-    return places().files_at(path).exists(path)
-
-
-def is_file(path: str) -> bool:
-    """See `Files.is_file`."""
-    return places().files_at(path).is_file(path)
-
-
-def look_again(path: str) -> None:
-    """See `Files.look_again`."""
-    places().files_at(path).look_again(path)
-
-
-def directory_identity(path: str) -> tuple[int, int, int] | None:
-    """See `Files.directory_identity`."""
-    return places().files_at(path).directory_identity(path)
-
-
-def stat_identity(path: str) -> tuple[int, int, int] | None:
-    """See `Files.stat_identity`."""
-    return places().files_at(path).stat_identity(path)
-
-
-def readable_identity(path: str) -> tuple[int, int, int] | None:
-    """See `Files.readable_identity`."""
-    return places().files_at(path).readable_identity(path)
-
-
-def named_identity(path: str) -> tuple[int, int] | None:
-    """See `Files.named_identity`."""
-    return places().files_at(path).named_identity(path)
-
-
-def file_status(path: str) -> tuple[int, int] | None:
-    """See `Files.status`."""
-    return places().files_at(path).status(path)
-
-
-def disk_space(path: str) -> DiskSpace:
-    """See `Files.disk_space`."""
-    return places().files_at(path).disk_space(path)
-
-
-def list_entries(directory: str) -> list[DirectoryEntry]:
-    """See `Files.entries`."""
-    return places().files_at(directory).entries(directory)
-
-
-def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
-    """See `Files.names`."""
-    return places().files_at(directory).names(directory, missing_ok=missing_ok)
-
-
-def list_store_files(
-    directory: str,
-    name: re.Pattern[str] = OFFSET_NAME,
-    irregular: Callable[[CorruptStoreError], object] | None = None,
-) -> list[StoreFile]:
-    """See `Files.store_files`."""
-    return places().files_at(directory).store_files(directory, name, irregular)
-
-
-def list_directories(
-    directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse
-) -> list[tuple[str, str]]:
-    """See `Files.directories`."""
-    return places().files_at(directory).directories(directory, select, refused)
-
-
-def read_bytes(path: str, size_max: int = SMALL_FILE_SIZE_MAX) -> bytes | None:
-    """See `Files.read`."""
-    return places().files_at(path).read(path, size_max)
-
-
-def read_range(path: str, position: int, length: int, size: int) -> bytes:
-    """See `Files.read_range`."""
-    return places().files_at(path).read_range(path, position, length, size)
+def files_at(path: str) -> Files:
+    """The files of the place that a path leads to, as the code sees them that runs now in this thread."""
+    return places().files_at(path)
 
 
 # ---- open files --------------------------------------------------------------------------------------------
-
-
-def open_view(path: str) -> FileView:
-    """See `Files.view`."""
-    return places().files_at(path).view(path)
-
-
-def kept_view(path: str) -> FileView:
-    """See `Files.kept_view`."""
-    return places().files_at(path).kept_view(path)
 
 
 class FileCache:
@@ -348,7 +231,7 @@ class FileCache:
         view = self._views.pop(path, None)
         try:
             if view is None or not view.is_current():
-                view = open_view(path)
+                view = files_at(path).view(path)
         except FileNotFoundError as error:
             raise StoreNotFoundError(
                 f"{path}: the file is gone; it was deleted (retention?) after planning"
@@ -375,7 +258,7 @@ class FileCache:
     def _version(self, stored: StoredObject) -> FileView:
         view = self._views.pop(stored.path, None)
         if view is None or view.listed != stored:
-            view = places().files_at(stored.path).view(stored.path, stored)
+            view = files_at(stored.path).view(stored.path, stored)
         self._keep(view)
         return view
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 from store_format.errors import CorruptStoreError, StoreInUseError
 from store_format.files.paths import Descriptor
-from store_format.files.polling import attempts
-from store_format.files.read import is_named
+from store_format.files.polling import Clocks
+from store_format.files.read import files_at
 from store_format.files.write import naming, open_or_create
 
 _PAUSE_MIN, _PAUSE_MAX = 50e-6, 2e-3  # seconds between two attempts to take a lock
@@ -60,7 +60,7 @@ class FileLock(Descriptor):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _take(self, kind: int, timeout: float) -> bool:
-        return any(self._try(kind) for _ in attempts(timeout, _PAUSE_MIN, pause_max=_PAUSE_MAX))
+        return any(self._try(kind) for _ in Clocks().attempts(timeout, _PAUSE_MIN, pause_max=_PAUSE_MAX))
 
     def _try(self, kind: int) -> bool:
         self._open()
@@ -68,7 +68,7 @@ class FileLock(Descriptor):
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        if is_named(self.path, self._descriptor):
+        if files_at(self.path).is_named(self.path, self._descriptor):
             return True
         self.close()  # another file has the name now: the directory was removed or restored
         return self._try(kind)
@@ -94,7 +94,7 @@ class SharedLog(Descriptor):
         """Whether the path still names the file that is open, and the file still has this size or more."""
         return (
             self._descriptor >= 0
-            and is_named(self.path, self._descriptor)
+            and files_at(self.path).is_named(self.path, self._descriptor)
             and os.fstat(self._descriptor).st_size >= size
         )
 

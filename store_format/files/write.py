@@ -25,7 +25,7 @@ from typing import Any
 from store_format.errors import CorruptStoreError, OptionError, StoreWriteError
 from store_format.files import paths
 from store_format.files.paths import Descriptor, open_identity, symbolic_link
-from store_format.files.read import named_identity
+from store_format.files.read import files_at
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask
@@ -221,7 +221,9 @@ class FileWrites:
 
     def displaced(self) -> list[str]:
         """Returns the files opened for writing here that another process has removed or replaced since."""
-        return [path for path, identity in self._opened.items() if named_identity(path) != identity]
+        return [
+            path for path, identity in self._opened.items() if files_at(path).named_identity(path) != identity
+        ]
 
     # ---- files ---------------------------------------------------------------------------------------------
 

@@ -35,14 +35,7 @@ from store_format.errors import (
     StoreNotFoundError,
 )
 from store_format.files.paths import is_settled
-from store_format.files.read import (
-    FileCache,
-    all_answered,
-    all_versions,
-    entry_names,
-    one_look,
-    stat_identity,
-)
+from store_format.files.read import FileCache, all_answered, files_at, one_look
 from store_format.follow.log_tail import (
     LogSamples,
     Newest,
@@ -172,10 +165,12 @@ class StoreFollower:
         return _Signs(
             store.state,
             CommitState.read(store.opened),
-            tuple(stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()),
-            tuple(stat_identity(path) for path in store.commit_log_paths),
-            stat_identity(f"{store.path}/lock"),
-            stat_identity(doorbell_path(store.opened)),
+            tuple(
+                files_at(store.path).stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()
+            ),
+            tuple(files_at(path).stat_identity(path) for path in store.commit_log_paths),
+            files_at(store.path).stat_identity(f"{store.path}/lock"),
+            store.opened.files.stat_identity(doorbell_path(store.opened)),
         )
 
     def _is_due(self) -> bool:
@@ -500,7 +495,10 @@ class StoreFollower:
 
     def _has_vanished(self) -> bool:
         there = frozenset().union(
-            *(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in FOLDERS.values())
+            *(
+                files_at(self.store.path).names(f"{self.store.path}/{folder}", missing_ok=True)
+                for folder in FOLDERS.values()
+            )
         )
         return any(topic not in there for topic, _ in self.queues)
 
@@ -595,7 +593,7 @@ def _place_of_queue(store: Store, log: CommitLog, state: StoreState) -> int:
 
 
 def _newest_queue(store: Store, log: CommitLog, state: StoreState) -> QueueRange | None:
-    names = sorted(entry_names(f"{store.path}/{FOLDERS['simple']}", missing_ok=True))
+    names = sorted(files_at(store.path).names(f"{store.path}/{FOLDERS['simple']}", missing_ok=True))
     some = frozenset(names[:: max(len(names) // _QUEUES_TRIED, 1)])
     newest: QueueRange | None = None
     for topic, queue_id, _, _ in islice(
@@ -662,9 +660,10 @@ def _listed(opened: Opened, log: CommitLog) -> Hashable:
     last file, those of the log, and the names of the topics.
     """
     if log.held is None:
-        return all_versions((opened.path, *log.directories))
+        paths = (opened.path, *log.directories)
+        return frozenset(each for path in paths for each in files_at(path).versions(path))
     return log.files, *(
-        entry_names(f"{opened.path}/{folder}", missing_ok=True) for folder in FOLDERS.values()
+        opened.files.names(f"{opened.path}/{folder}", missing_ok=True) for folder in FOLDERS.values()
     )
 
 

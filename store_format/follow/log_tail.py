@@ -34,8 +34,8 @@ from store_format.errors import (
     StorePermissionError,
     StoreUnreachableError,
 )
-from store_format.files.paths import offset_file_name
-from store_format.files.read import read_range
+from store_format.files.paths import StoreFile
+from store_format.files.read import files_at
 from store_format.java.text import tags_code_many
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX, as_struct
 from store_format.message.locate import UnitRefs, locate
@@ -302,8 +302,8 @@ def _grown(queue: QueueRange, newest: Newest) -> QueueRange:
 def _read_entries(bounds: QueueBounds, start: int, stop: int) -> bytes:
     """The bytes `start` to `stop` of the queue, all in one file; b"" if the file is missing or incomplete."""
     file_start = start - start % bounds.file_size
-    path = f"{bounds.directory}/{offset_file_name(file_start)}"
-    return read_range(path, start - file_start, stop - start, bounds.file_size)
+    path = f"{bounds.directory}/{StoreFile.name_at(file_start)}"
+    return files_at(path).read_range(path, start - file_start, stop - start, bounds.file_size)
 
 
 # ---- queues that have other messages -----------------------------------------------------------------------

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import gather_units
 from store_format.errors import OptionError
 from store_format.files.paths import StoreFile
-from store_format.files.read import list_store_files, look_at_each, open_view
+from store_format.files.read import files_at
 from store_format.files.view import FileView
 from store_format.files.write import WritableFile
 from store_format.java.text import java_hash, java_hash_many
@@ -104,7 +104,7 @@ def list_index_files(directory: str) -> list[StoreFile]:
     Names are 17 digits of local time, so after a change of the clock a later file can have a lower name.
     Entries with other names are skipped. Raises CorruptStoreError for a link.
     """
-    return list_store_files(directory, _NAME)
+    return files_at(directory).store_files(directory, _NAME)
 
 
 # ---- a file ------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class IndexFile:
         OptionError when given numbers do not fit the size, or when the units prove others, and
         FileNotFoundError.
         """
-        view = open_view(path)
+        view = files_at(path).view(path)
         file = cls(view, None)
         if is_wanted is None or is_wanted(file.header()):
             try:
@@ -377,12 +377,12 @@ def open_index_files(
 
 def each_at_once(directory: str, items: Sequence[_Item], look: Callable[[_Item], _Look]) -> Iterable[_Look]:
     """What `look` says of each item of a directory, in order; on object storage of many at once."""
-    return (said for _, said in look_at_each([directory], items, look))
+    return (said for _, said in files_at(directory).look_at_each(items, look))
 
 
 def has_entries(path: str) -> bool:
     """Whether the header of an index file counts a unit. A power loss leaves files of zeros."""
-    with IndexFile(open_view(path), None) as file:
+    with IndexFile(files_at(path).view(path), None) as file:
         return file.header().index_count > 1
 
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.arrays.ranges import flat_bytes, without_nulls
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.read import open_view
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites, WritableFile
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
@@ -395,7 +395,7 @@ def last_index_file(directory: str) -> tuple[str, str] | None:
     files = list_index_files(directory)
     if not files:
         return None
-    with open_view(files[-1].path) as view:
+    with files_at(files[-1].path).view(files[-1].path) as view:
         return files[-1].path.rpartition("/")[2], view.read(0, INDEX_HEADER.itemsize).hex()
 
 
@@ -418,7 +418,7 @@ def rewind_index(
     name, header = base[0], bytes.fromhex(base[1])
     count = max(int(np.frombuffer(header, INDEX_HEADER)["index_count"][0]), 1)
     path = f"{directory}/{name}"
-    with files.open(path) as writable, open_view(path) as view:
+    with files.open(path) as writable, files_at(path).view(path) as view:
         if writable.size != geometry.file_size:
             return  # another file now; its units stay
         slots = IndexSlots.read(view, geometry)

@@ -18,7 +18,6 @@ from typing import Any
 
 from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
 from store_format.files.lock import CheckedLock
-from store_format.files.read import entry_names, stat_identity
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
 from store_format.metadata.read import (
@@ -95,7 +94,7 @@ class Committed:
 def refuse_foreign_offsets(opened: Opened) -> None:
     """Raises UnsupportedFormatError for a store that keeps consumer offsets in RocksDB."""
     for directory, setting in _IN_ROCKSDB:
-        if "CURRENT" in entry_names(f"{opened.path}/config/{directory}", missing_ok=True):
+        if "CURRENT" in opened.files.names(f"{opened.path}/config/{directory}", missing_ok=True):
             raise UnsupportedFormatError(
                 f"{opened} keeps consumer offsets in RocksDB ({setting}); set offsetStore to local or none"
             )
@@ -138,7 +137,7 @@ def groups_without_file(opened: Opened) -> set[str]:
 
 def offsets_identity(opened: Opened) -> object:
     """A value that changes when a file of consumer offsets is replaced. Costs two stat calls."""
-    return tuple(stat_identity(config_path(opened, name)) for name in (_PLAIN, _LIGHT))
+    return tuple(opened.files.stat_identity(config_path(opened, name)) for name in (_PLAIN, _LIGHT))
 
 
 def known_groups(opened: Opened) -> set[str]:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from store_format.errors import CorruptStoreError, OptionError, StoreNotFoundError
 from store_format.files.paths import is_settled
-from store_format.files.read import open_view, read_bytes, readable_identity, stat_identity
+from store_format.files.read import files_at
 from store_format.java.fastjson import SingleQuoted, loads
 from store_format.layouts import CHECKPOINT, unpack
 from store_format.metadata.values import (
@@ -137,7 +137,7 @@ def load_config(
     """
     error, held = None, dict[str, Any]()
     for place in (path, f"{path}.bak"):
-        if data := read_bytes(place) or (b"{}" if held else b""):
+        if data := files_at(place).read(place) or (b"{}" if held else b""):
             try:
                 raw, value = _decode_config(data, place, decode, held)
             except CorruptStoreError as found:
@@ -145,13 +145,16 @@ def load_config(
                 continue
             if error is not None:
                 more = ", and what only the file has" if held else ""
-                _warn_once(f"{error}; reading {place} instead{more}, as a broker does", stat_identity(path))
+                _warn_once(
+                    f"{error}; reading {place} instead{more}, as a broker does",
+                    files_at(path).stat_identity(path),
+                )
             return place, json.dumps(raw).encode() if held else data, value
     if error is not None and is_needed:
         raise _lost(error) from error
     if error is not None:
         told = f"{error}; no .bak can be read instead, so {path} counts as lost"
-        _warn_once(told, stat_identity(error.file))
+        _warn_once(told, files_at(error.file).stat_identity(error.file))
     return None
 
 
@@ -176,7 +179,7 @@ def config_error(data: bytes, place: str) -> CorruptStoreError | None:
 def broken_configs(opened: Opened) -> dict[str, CorruptStoreError]:
     """The files of `config/`, and `.bak` files, that have content and that no broker loads, by path."""
     places = [config_path(opened, name) + suffix for name in DECODERS for suffix in ("", ".bak")]
-    errors = {place: config_error(data, place) for place in places if (data := read_bytes(place))}
+    errors = {place: config_error(data, place) for place in places if (data := files_at(place).read(place))}
     return {place: error for place, error in errors.items() if error is not None}
 
 
@@ -351,7 +354,7 @@ def known_topics(opened: Opened) -> KnownTopics | None:
     """
     path, now_ns = config_path(opened, "topics.json"), time.time_ns()
     # opened, because a user who may not read the file gets no topics either
-    identities = readable_identity(path), stat_identity(f"{path}.bak")
+    identities = files_at(path).readable_identity(path), files_at(path).stat_identity(f"{path}.bak")
     last = _last_read(opened)
     seen, known = last.value
     if known is not None and seen == identities:
@@ -411,7 +414,7 @@ def read_checkpoint(path: str) -> Checkpoint | None:
     Raises CorruptStoreError for a link or a directory.
     """
     try:
-        with open_view(path) as view:
+        with files_at(path).view(path) as view:
             data = view.read(0, CHECKPOINT.itemsize)
     except FileNotFoundError:
         return None
@@ -736,7 +739,7 @@ class BrokerConf:
 
 def read_broker_conf(path: str) -> BrokerConf:
     """The settings in a broker.conf. Raises StoreNotFoundError for no file, OptionError for a bad value."""
-    data = read_bytes(path)
+    data = files_at(path).read(path)
     if data is None:
         raise StoreNotFoundError(f"{path}: expected the broker.conf of the store's broker, found no file")
     return BrokerConf.of(parse_properties(data), path)

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, TruncatedRecordError
-from store_format.files.paths import StoreFile, offset_file_name
-from store_format.files.read import list_store_files, open_view
+from store_format.files.paths import StoreFile
+from store_format.files.read import files_at
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.layouts import (
@@ -79,7 +79,7 @@ class TimerLog:
     @classmethod
     def open(cls, directory: str) -> TimerLog:
         """Lists the files. A missing directory is an empty log: no timer message was ever stored."""
-        return cls(list_store_files(directory))
+        return cls(files_at(directory).store_files(directory))
 
     def scan(self, start: int = 0) -> Iterator[tuple[int, NDArray[np.void]]]:
         """Yields (position of the first unit, TIMER_LOG_UNIT array), from the first unit at or after `start`.
@@ -145,7 +145,7 @@ class TimerLog:
 
 def _open_timer_file(file: StoreFile) -> FileView:
     try:
-        return open_view(file.path)
+        return files_at(file.path).view(file.path)
     except FileNotFoundError as error:
         raise StoreNotFoundError(
             f"{file.path}: the file is gone; the broker deletes timerlog files whose messages are delivered"
@@ -197,7 +197,7 @@ def _unlike_unit(unit: np.void) -> tuple[str, str]:
 
 def snapshot_of_wheel(opened: Opened) -> StoreFile | None:
     """The newest snapshot of the wheel (timerWheelSnapshotFlush); `start` is its position in the timerlog."""
-    snapshots = list_store_files(opened.path, _SNAPSHOT_NAME)
+    snapshots = opened.files.store_files(opened.path, _SNAPSHOT_NAME)
     return snapshots[-1] if snapshots else None
 
 
@@ -217,7 +217,7 @@ class TimerWheel:
         another size, as the broker does.
         """
         try:
-            view = open_view(path)
+            view = files_at(path).view(path)
         except FileNotFoundError:
             return None
         if view.size == 0:
@@ -317,7 +317,7 @@ class TimerCheck:
     def read(opened: Opened) -> TimerCheck | None:
         """The checkpoint of a store; None without a file. Missing bytes of a short file count as 0."""
         try:
-            with open_view(config_path(opened, _CHECK_NAME)) as view:
+            with opened.files.view(config_path(opened, _CHECK_NAME)) as view:
                 data = view.read(0, TIMER_CHECK.itemsize)
         except FileNotFoundError:
             return None
@@ -618,7 +618,7 @@ class TimerState:
                     "a position in the timerlog",
                     "a position outside of all files",
                 )
-            found = self._files[number] = file, open_view(file.path)
+            found = self._files[number] = file, files_at(file.path).view(file.path)
         file, view = found
         data = view.read(position - file.start, _UNIT)
         if len(data) < _UNIT:
@@ -650,7 +650,7 @@ class TimerState:
             first = int(self.new_positions[here][0]) % size
             if first == 0 and number * size >= size:
                 self._end_file(number - 1, files)
-            file, is_created = files.open_full(f"{directory}/{offset_file_name(number * size)}", size)
+            file, is_created = files.open_full(f"{directory}/{StoreFile.name_at(number * size)}", size)
             is_new_name |= is_created
             with file:
                 file.write(first, self.new_units[here].tobytes())
@@ -666,7 +666,7 @@ class TimerState:
         if number * size < (self.log.files[0].start if self.log.files else 0):
             return
         blank = pack(TIMER_LOG_BLANK, {"size": size - position, "reserved": 0, "magic": MAGIC_BLANK})
-        file, _ = files.open_full(f"{self.opened.path}/timerlog/{offset_file_name(number * size)}", size)
+        file, _ = files.open_full(f"{self.opened.path}/timerlog/{StoreFile.name_at(number * size)}", size)
         with file:
             file.write(position, blank.tobytes())
             files.sync(file)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from store_format.files.files import Files
 from store_format.files.paths import is_remote
+from store_format.files.read import files_at
 
 OWN_DIRECTORY = ".rmqlog"  # brokers ignore it
 
@@ -22,6 +24,11 @@ class Opened:
     def is_remote(self) -> bool:
         """Whether the store lies on object storage or HDFS."""
         return is_remote(self.path)
+
+    @property
+    def files(self) -> Files:
+        """The files of the place where the store lies."""
+        return files_at(self.path)
 
     def own(self, name: str) -> str:
         """The path of a file or directory of this project in the store."""

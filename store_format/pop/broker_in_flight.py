@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
-from store_format.files.read import entry_names
 from store_format.java.fastjson import loads
 from store_format.java.numbers import parse_long
 from store_format.java.text import java_hash
@@ -370,7 +369,7 @@ def refuse_kv_service(opened: Opened, conf: BrokerConf) -> None:
     where = "broker.conf has popConsumerKVServiceEnable=true"
     found = conf.pop_consumer_kv_service_enable
     if "popConsumerKVServiceEnable" not in conf.given:
-        found = "CURRENT" in entry_names(f"{opened.path}/kvStore", missing_ok=True)
+        found = "CURRENT" in opened.files.names(f"{opened.path}/kvStore", missing_ok=True)
         where = "found kvStore/CURRENT"
     if found:
         raise UnsupportedFormatError(

@@ -35,7 +35,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreWriteError
 from store_format.files.paths import open_descriptor
-from store_format.files.read import entry_names, is_directory, is_named, read_bytes
+from store_format.files.read import files_at
 from store_format.files.shared_log import FileLock, SharedLog
 from store_format.files.write import FileWrites
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX
@@ -201,17 +201,18 @@ def in_flight_logs(opened: Opened) -> list[tuple[str, str]]:
     base = opened.own("pop")
     return sorted(
         (group, topic)
-        for group in entry_names(base, missing_ok=True)
+        for group in files_at(base).names(base, missing_ok=True)
         if _GROUP.fullmatch(group)
-        for topic in entry_names(f"{base}/{group}", missing_ok=True)
-        if _TOPIC.fullmatch(topic) and LOG_NAME in entry_names(f"{base}/{group}/{topic}", missing_ok=True)
+        for topic in files_at(base).names(f"{base}/{group}", missing_ok=True)
+        if _TOPIC.fullmatch(topic)
+        and LOG_NAME in files_at(base).names(f"{base}/{group}/{topic}", missing_ok=True)
     )
 
 
 def read_in_flight(directory: str) -> PopState | None:
     """The state as of now, without a lock and without a change of any file; None without a log."""
     replay = _LogReplay(f"{directory}/{LOG_NAME}")
-    replay.take(read_bytes(replay.path, _SIZE_MAX) or b"")
+    replay.take(files_at(replay.path).read(replay.path, _SIZE_MAX) or b"")
     return replay.state if replay.end else None
 
 
@@ -321,7 +322,7 @@ class InFlightLog:
         return replay
 
     def _lock_made(self) -> FileLock:
-        if not is_directory(self.directory):
+        if not files_at(self.directory).is_directory(self.directory):
             root, _, rest = self.directory.partition(f"/{OWN_DIRECTORY}/")
             FileWrites(sync=self._sync).make_directories(root, OWN_DIRECTORY, *rest.split("/"))
         return self._lock
@@ -433,7 +434,7 @@ class InFlightReader:
 
         Raises CorruptStoreError for a file that is not an in-flight log.
         """
-        if self._descriptor < 0 or not is_named(self.path, self._descriptor):
+        if self._descriptor < 0 or not files_at(self.path).is_named(self.path, self._descriptor):
             self.close()
             try:
                 self._descriptor = open_descriptor(self.path)

@@ -36,7 +36,7 @@ from store_format.errors import (
 )
 from store_format.files import paths
 from store_format.files.paths import refuse
-from store_format.files.read import FileCache, all_answered, look_again
+from store_format.files.read import FileCache, all_answered, files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.message.one import HEAD_SIZE_MAX, read_head
@@ -114,7 +114,7 @@ class Store:
         """
         root = paths.given(path)
         opened = Opened(root)
-        look_again(root)
+        files_at(root).look_again(root)
         directories = log_directories(opened, commit_log_paths)
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files, holds_last=holds_last)

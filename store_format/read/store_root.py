@@ -21,7 +21,7 @@ from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import paths
 from store_format.files.paths import LOST_AND_FOUND, Refused, refuse
-from store_format.files.read import FileCache, directory_identity, entry_names, exists, is_directory
+from store_format.files.read import FileCache, files_at
 from store_format.metadata.read import KnownTopic, config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.opened.store import Opened
@@ -53,7 +53,10 @@ def broker_name_of(opened: Opened) -> str:
 
 def has_config(opened: Opened) -> bool:
     """Whether a file of the store names its broker; a broker writes topics.json with its first message."""
-    return any(exists(path) for path in (StoreSettings.path(opened), config_path(opened, "topics.json")))
+    return any(
+        files_at(path).exists(path)
+        for path in (StoreSettings.path(opened), config_path(opened, "topics.json"))
+    )
 
 
 def log_directories(opened: Opened, commit_log_paths: Sequence[str]) -> tuple[str, ...]:
@@ -61,11 +64,11 @@ def log_directories(opened: Opened, commit_log_paths: Sequence[str]) -> tuple[st
 
     Raises StoreNotFoundError if a given directory is missing, or if `opened` is not a store root.
     """
-    names = entry_names(opened.path)
+    names = opened.files.names(opened.path)
     if "commitlog" not in names and not commit_log_paths:
         refuse_root(opened.path, names)
     for directory in commit_log_paths:
-        if not is_directory(directory):
+        if not files_at(directory).is_directory(directory):
             raise StoreNotFoundError(
                 f"storePathCommitLog: {directory} is not a directory; list all directories that hold "
                 "commitlog files"
@@ -78,10 +81,12 @@ def has_queue_files(opened: Opened) -> bool:
 
     RocksDB keeps its own files there, and with rocksdbCQDoubleWriteEnable directories of topics beside them.
     """
-    names = entry_names(f"{opened.path}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
+    names = opened.files.names(f"{opened.path}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
     if "CURRENT" in names:
-        return any(is_directory(f"{opened.path}/consumequeue/{name}") for name in names)
-    return bool(names or entry_names(f"{opened.path}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND})
+        return any(opened.files.is_directory(f"{opened.path}/consumequeue/{name}") for name in names)
+    return bool(
+        names or opened.files.names(f"{opened.path}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND}
+    )
 
 
 def refuse_root(root: str, names: frozenset[str]) -> None:
@@ -91,7 +96,7 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
             f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not supported; its commitlog "
             "is in dledger-*/"
         )
-    if paths.base_name(root) in _ROOT_MARKS and "commitlog" in entry_names(
+    if paths.base_name(root) in _ROOT_MARKS and "commitlog" in files_at(root).names(
         paths.parent(root), missing_ok=True
     ):
         raise StoreNotFoundError(f"{root} is part of a store; the store root is {paths.parent(root)}")
@@ -109,8 +114,8 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
 def store_around(directory: str) -> str | None:
     """The root of the store in which a directory lies; None outside of stores."""
     while True:
-        beside = (exists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
-        if is_directory(f"{directory}/commitlog") and any(beside):
+        beside = (files_at(directory).exists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
+        if files_at(directory).is_directory(f"{directory}/commitlog") and any(beside):
             return directory
         parent = paths.parent(directory)
         if parent == directory:
@@ -135,7 +140,7 @@ def store_roots(path: str, refused: Refused = refuse, *, missing_ok: bool = Fals
     like a store without a commitlog, are `refused` and left out; without any other member they are an error.
     Raises OptionError if two members are one store.
     """
-    names = entry_names(path, missing_ok=missing_ok)
+    names = files_at(path).names(path, missing_ok=missing_ok)
     if "commitlog" in names:
         return [path]
     errors: list[StoreError] = []
@@ -160,11 +165,11 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
         member = f"{path}/{name}"
         try:
             log = f"{member}/commitlog"
-            if is_directory(log):
-                if not entry_names(log):
+            if files_at(log).is_directory(log):
+                if not files_at(log).names(log):
                     refuse_lost_log(Opened(member), CommitLog.open((log,), FileCache()))
                 members.append(member)
-            elif is_directory(member):
+            elif files_at(member).is_directory(member):
                 _refuse_without_log(path, member)
         except StoreError as error:
             refused(error)
@@ -180,7 +185,7 @@ def beside_cluster(root: str) -> str:
     directory, name = paths.parent(root), paths.base_name(root)
     names: list[str] = []
     with suppress(StoreError):  # who reads the cluster raises the error
-        members = cluster_members(directory, entry_names(directory), lambda _: None)
+        members = cluster_members(directory, files_at(directory).names(directory), lambda _: None)
         names = [broker_name_of(Opened(each)) for each in members if has_config(Opened(each))]
     return f"{directory}-{name}" if len(names) == len(set(names)) > 1 else root
 
@@ -196,7 +201,7 @@ def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:
     for number, (path, root, directories) in enumerate(stores):
         name = root if path == root else f"{root} (in {path})"
         for directory in directories:
-            identity = directory_identity(directory)
+            identity = files_at(directory).directory_identity(directory)
             for key in (paths.real(directory), *([] if identity is None else [identity[:2]])):
                 other = seen.setdefault(key, (number, name))
                 if other[0] != number:
@@ -223,7 +228,7 @@ def refuse_equal_names(stores: Iterable[tuple[str, str]]) -> None:
 
 
 def _refuse_without_log(path: str, member: str) -> None:
-    names = entry_names(member)
+    names = files_at(member).names(member)
     if "commitlog" in names or looks_like_store(names):
         raise StoreNotFoundError(
             f"{member} looks like a store, but has no directory `commitlog`. If its commitlog is elsewhere, "
@@ -256,7 +261,7 @@ def tiered_metadata(opened: Opened) -> str | None:
     """The file in which a broker notes what it keeps in tiered storage; None without one."""
     path = config_path(opened, "tieredStoreMetadata.json")
     # A broker renames the file to .bak before it writes the new one (ConfigManager.persist).
-    return path if exists(path) or exists(f"{path}.bak") else None
+    return path if files_at(path).exists(path) or files_at(path).exists(f"{path}.bak") else None
 
 
 def is_below(path: str, directory: str) -> bool:

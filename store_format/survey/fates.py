@@ -34,7 +34,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import entry_names, exists, is_directory, list_store_files, stat_identity
+from store_format.files.read import files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.message.locate import locate
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
@@ -204,7 +204,7 @@ def last_commit_ends(opened: Opened, log: CommitLog, log_end: int = OFFSET_MAX) 
 
 def known_ledger(opened: Opened) -> Ledger:
     """`Ledger.read`, at the cost of one stat while the file stays as it is."""
-    identity = stat_identity(Ledger.path(opened))
+    identity = opened.files.stat_identity(Ledger.path(opened))
     return Ledger() if identity is None else _ledger_of(opened, identity)
 
 
@@ -222,7 +222,7 @@ def committed_ends(opened: Opened) -> dict[QueueKey, KnownEnd]:
     `dataVersion`. Empty otherwise, and for files that cannot be read.
     """
     places = (config_path(opened, name) for name in ("consumerOffset.json", "topics.json"))
-    return dict(_committed_ends(opened, tuple(map(stat_identity, places))))
+    return dict(_committed_ends(opened, tuple(map(opened.files.stat_identity, places))))
 
 
 @lru_cache(maxsize=8)
@@ -352,7 +352,8 @@ def _if_none_filed(opened: Opened) -> FateDecision:
     """
     if has_rocksdb_queues(opened):
         return FateDecision(Fate.LOST, "RocksDB keeps the consume queues")
-    if not is_directory(f"{opened.path}/{FOLDERS['simple']}"):  # on object storage no directory is empty
+    # On object storage no directory is empty.
+    if not opened.files.is_directory(f"{opened.path}/{FOLDERS['simple']}"):
         return FateDecision(Fate.LOST, "the store has no consume queue directory, which no broker deletes")
     known = committed_ends(opened)
     return FateDecision(Fate.LOST, known[min(known)].evidence) if known else _UNKNOWN
@@ -534,8 +535,8 @@ def lost_topics(opened: Opened, named: Collection[QueueKey] = ()) -> dict[str, i
     cannot be read is lost; a topic that a readable file lacks was deleted.
     """
     names = {
-        *entry_names(f"{opened.path}/config", missing_ok=True),
-        *entry_names(f"{opened.path}/.rmqlog", missing_ok=True),
+        *opened.files.names(f"{opened.path}/config", missing_ok=True),
+        *opened.files.names(f"{opened.path}/.rmqlog", missing_ok=True),
     }
     if names.isdisjoint(_BESIDE_TOPICS) or has_rocksdb_config(opened):
         return {}
@@ -603,12 +604,12 @@ def has_light_queues(opened: Opened) -> bool:
     """Whether a broker with enableLmq has used the store, or its directory of consume queues is lost, which
     would show it. Without such a broker, the properties that name light queues are a producer's own.
     """
-    if exists(f"{opened.path}/config/lmqConsumerOffset.json") or not is_directory(
+    if opened.files.exists(f"{opened.path}/config/lmqConsumerOffset.json") or not opened.files.is_directory(
         f"{opened.path}/{FOLDERS['simple']}"
     ):
         return True
     with suppress(StoreError):  # who needs the directory raises the error
-        return any(map(is_light_queue, entry_names(f"{opened.path}/consumequeue", missing_ok=True)))
+        return any(map(is_light_queue, opened.files.names(f"{opened.path}/consumequeue", missing_ok=True)))
     return False
 
 
@@ -622,7 +623,7 @@ def filed_queues(opened: Opened, select: Callable[[str], bool]) -> Iterator[File
     with suppress(StoreError):  # who needs the directory raises the error
         for found in list_queues(opened, select, lambda error: None):
             try:
-                is_filed = any(file.size for file in list_store_files(found.directory))
+                is_filed = any(file.size for file in files_at(found.directory).store_files(found.directory))
             except StoreError:
                 is_filed = True
             if is_filed:
@@ -630,7 +631,7 @@ def filed_queues(opened: Opened, select: Callable[[str], bool]) -> Iterator[File
 
 
 def has_rocksdb_config(opened: Opened) -> bool:
-    return any(exists(f"{opened.path}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
+    return any(opened.files.exists(f"{opened.path}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
 
 
 def _is_of_system(opened: Opened, topic: str) -> bool:
@@ -653,7 +654,8 @@ def has_directory(opened: Opened, topic: str) -> bool:
     """Whether anything is in a directory of the topic. A broker leaves an empty one when it deletes it."""
     try:
         return can_be_queue(topic, 0) and any(
-            entry_names(f"{opened.path}/{folder}/{topic}", missing_ok=True) for folder in FOLDERS.values()
+            opened.files.names(f"{opened.path}/{folder}/{topic}", missing_ok=True)
+            for folder in FOLDERS.values()
         )
     except StoreError:  # it may not be listed
         return True

@@ -33,7 +33,6 @@ from store_format.consumequeue.units import first_unit_from, list_queues, pre_bl
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.paths import StoreFile, refuse
-from store_format.files.read import entry_names
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import Checkpoint, read_checkpoint
@@ -409,7 +408,7 @@ class LostLog:
 
 def dledger_logs(opened: Opened) -> list[str]:
     """Returns the directories with a DLedger commitlog, `dledger-<id>`: queues may lead there."""
-    names = entry_names(opened.path, missing_ok=True)
+    names = opened.files.names(opened.path, missing_ok=True)
     return [f"{opened.path}/{name}" for name in sorted(names) if name.startswith("dledger-")]
 
 

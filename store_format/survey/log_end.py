@@ -70,7 +70,7 @@ from store_format.consumequeue.units import FiledQueue, first_unit_from, list_qu
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
-from store_format.files.read import FileCache, file_status, open_view
+from store_format.files.read import FileCache, files_at
 from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8
 from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
@@ -492,7 +492,7 @@ class _BrokerRun:
         is_live = is_live and Abort.read_mark(opened) == ""  # else our own commit holds the lock
         # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
         # leave it as it is.
-        status = file_status(f"{opened.path}/lock")
+        status = opened.files.status(f"{opened.path}/lock")
         return _BrokerRun(opened, is_live, None if status is None else status[1])
 
     @cached_property
@@ -531,7 +531,7 @@ class _BrokerRun:
         with suppress(StoreError, OSError):
             files = list_index_files(f"{self.opened.path}/index")
             if files:
-                with open_view(files[-1].path) as view:
+                with files_at(files[-1].path).view(files[-1].path) as view:
                     header = IndexFile(view, None).header()
                 return header.end_physical_offset if header.index_count > 1 else -1
         return -1

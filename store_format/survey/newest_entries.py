@@ -35,7 +35,6 @@ from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
-from store_format.files.read import look_at_each
 from store_format.files.view import FileView
 from store_format.java.text import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN, OFFSET_MAX
@@ -548,7 +547,7 @@ def judged_queues(
     changed, wrong = {}, set()
     known = own_newest(log, queues.values())
     others = [found for found in queues.items() if found[0] not in known]
-    looked = look_at_each([opened.path], others, is_right)
+    looked = opened.files.look_at_each(others, is_right)
     for key, queue in [found for found, right in looked if not right]:
         cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, log_stop()):

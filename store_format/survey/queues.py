@@ -43,7 +43,7 @@ from store_format.consumequeue.units import (
 )
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError
-from store_format.files.read import list_store_files, open_view
+from store_format.files.read import files_at
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
@@ -95,7 +95,7 @@ class StoredQueue:
         found = StoredQueue(*queue, is_batch, "", file_size)
         found.directory = FiledQueue.of(opened, *queue, found.kind).directory
         try:
-            listed = list_store_files(found.directory)
+            listed = files_at(found.directory).store_files(found.directory)
         except StoreError as error:
             found.misfit = str(error)
             return found
@@ -143,7 +143,7 @@ class StoredQueue:
         if path is None:
             return np.zeros(stop - start, self.layout)
         try:
-            with open_view(path) as view:
+            with files_at(path).view(path) as view:
                 data = view.read(within, (stop - start) * size)
         except FileNotFoundError as error:
             raise OffsetOutOfRangeError(

@@ -32,7 +32,6 @@ from store_format.consumequeue.units import FiledQueue, list_queues, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
-from store_format.files.read import list_store_files
 from store_format.files.view import FileView
 from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
@@ -593,7 +592,7 @@ class Contradictions:
     def _is_built(self, key: QueueKey) -> bool:
         """Whether a broker that starts after a crash makes the queue, of the messages that claim it."""
         is_crashed = can_be_queue(*key) and Abort.read_mark(self.opened) == ""
-        return is_crashed and not list_store_files(
+        return is_crashed and not self.opened.files.store_files(
             FiledQueue.of(self.opened, *key).directory, irregular=lambda _: None
         )
 

@@ -33,7 +33,7 @@ from store_format.consumequeue.units import FiledQueue, list_queues, short_queue
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files import paths
 from store_format.files.paths import Refused, refuse, symbolic_link
-from store_format.files.read import list_directories, list_store_files, look_at_each
+from store_format.files.read import files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey, is_light_queue
@@ -300,7 +300,7 @@ def _queues_on_disk(
     short: Mapping[str, QueueBounds] = {}
     if not opened.is_remote:
         short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
-    for filed, queue in look_at_each([opened.path], every, look):
+    for filed, queue in opened.files.look_at_each(every, look):
         if isinstance(queue, QueueRange):
             queues[filed.key] = queue
         elif isinstance(queue, CorruptStoreError):
@@ -336,11 +336,11 @@ def _cut_queues(opened: Opened, queues: dict[QueueKey, QueueRange]) -> dict[Queu
 
 def _sampled_sizes(opened: Opened, kind: QueueKind) -> Iterator[int]:
     """The file sizes of one queue of each of a few topics. A sample does not need a topic that is refused."""
-    topics = list_directories(f"{opened.path}/{FOLDERS[kind]}", refused=lambda error: None)
+    topics = opened.files.directories(f"{opened.path}/{FOLDERS[kind]}", refused=lambda error: None)
     for _, topic_path in topics[:_SIZES_SAMPLED]:
         with suppress(CorruptStoreError, StorePermissionError):  # a read of that topic raises the error
-            for _, path in list_directories(topic_path)[:1]:
-                yield from {file.size for file in list_store_files(path)}
+            for _, path in files_at(topic_path).directories(topic_path)[:1]:
+                yield from {file.size for file in files_at(path).store_files(path)}
 
 
 # ---- after a crash -----------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues, pl
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
-from store_format.files.lock import own_holder
-from store_format.files.read import FileCache, exists, list_store_files
+from store_format.files.lock import StoreLock
+from store_format.files.read import FileCache, files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
@@ -394,7 +394,7 @@ def _ends_blank(taken: Snapshot, key: QueueKey) -> bool:
     return (
         bounds is not None
         and (stop := bounds.last_file + bounds.file_size) == bounds.unit_stop * bounds.unit_size
-        and exists(place_in_files(bounds.directory, bounds.file_size, stop)[0])
+        and files_at(bounds.directory).exists(place_in_files(bounds.directory, bounds.file_size, stop)[0])
     )
 
 
@@ -426,7 +426,7 @@ def _dispatched(store: OpenStore, taken: Snapshot) -> int:
     """
     if (
         taken.state is not StoreState.LIVE
-        or own_holder(f"{store.path}/lock") is not None
+        or StoreLock.own_holder(f"{store.path}/lock") is not None
         or store.state is not StoreState.LIVE
     ):
         return OFFSET_MAX
@@ -454,7 +454,7 @@ def _has_files_now(opened: Opened, key: QueueKey) -> bool:
     """
     try:
         return any(
-            bool(list_store_files(f"{opened.path}/{folder}/{key[0]}/{key[1]}"))
+            bool(opened.files.store_files(f"{opened.path}/{folder}/{key[0]}/{key[1]}"))
             for folder in ("consumequeue", "batchconsumequeue")
         )
     except StorePermissionError:

@@ -31,7 +31,7 @@ from store_format.display.columns import (
 )
 from store_format.errors import StorePermissionError
 from store_format.files.paths import StoreFile
-from store_format.files.read import file_status, list_directories, list_entries, list_store_files
+from store_format.files.read import files_at
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import INDEX_UNIT
 from store_format.names import QueueKey, is_light_queue
@@ -108,7 +108,7 @@ def files(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
 
 
 def _file_row(store: Store, kind: str, path: str, size: int, fill: FileFill) -> tuple[object, ...]:
-    disk, modified = file_status(path) or (None, None)
+    disk, modified = files_at(path).status(path) or (None, None)
     shown = path.removeprefix(f"{store.path}/")
     ratio = (
         fill.fill if fill.fill is not None else fill.used / size if fill.used is not None and size else None
@@ -126,7 +126,8 @@ def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
     for file in store.log.files:
         yield "commitlog", file.path, file.size, _log_fill(store, file, end)
     yield from queue_files(store, ranges)
-    list_files, list_folders = _reading(store, list_store_files), _reading(store, list_directories)
+    files = store.opened.files
+    list_files, list_folders = _reading(store, files.store_files), _reading(store, files.directories)
     for topic, topic_path in list_folders(f"{store.path}/consumequeue_ext"):
         for name, path in list_folders(topic_path):
             for file in list_files(path):
@@ -142,7 +143,7 @@ def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
     for kind, folder in (("config", "/config"), ("rocksdbstore", "/rocksdbstore"), ("root", "")):
         yield from (
             (kind, entry.path, entry.size, FileFill())
-            for entry in _reading(store, list_entries)(f"{store.path}{folder}")
+            for entry in _reading(store, files.entries)(f"{store.path}{folder}")
             if entry.kind == "file"
         )
 
@@ -151,7 +152,7 @@ def queue_files(
     store: Store, ranges: Mapping[QueueKey, QueueRange]
 ) -> Iterator[tuple[str, str, int, FileFill]]:
     """(kind, path, size, fill) of each file of a consume queue; `ranges` are the store's queues."""
-    list_files = _reading(store, list_store_files)
+    list_files = _reading(store, store.opened.files.store_files)
     for filed in list_queues(store.opened, lambda topic: True, lambda error: store.pass_over([error])):
         queue, kind = ranges.get(filed.key), filed.kind
         yield from (

@@ -17,7 +17,7 @@ from itertools import accumulate
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
-from store_format.files.read import file_status
+from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf
 from store_format.names import QueueKey
 from store_format.pop.in_flight import read_pop_progress
@@ -169,7 +169,8 @@ def retention_rows(
 def _expiry(store: Store, hours: float) -> list[int]:
     """When each commitlog file may be deleted, in ms. A young file also protects all files after it."""
     modified = [
-        status[1] if (status := file_status(file.path)) is not None else 0 for file in store.log.files
+        status[1] if (status := files_at(file.path).status(file.path)) is not None else 0
+        for file in store.log.files
     ]
     return [time + int(hours * _HOUR_MS) for time in accumulate(modified, max)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from store_format.files.read import disk_space
+from store_format.files.read import files_at
 from tests.support import goldens
 from tests.support.cli_runs import Run, Runner
 from tests.support.fixtures import Golden, Unchanged
@@ -55,7 +55,7 @@ def test_the_next_deletion_and_its_losses(rmqlog: Runner, aged: Path, unchanged:
     found = _document(done)
     assert (found["fileReservedTime"], found["deleteWhen"]) == (72, [4])
     assert (found["commitLogFiles"], found["commitLogBytes"]) == (len(files), len(files) * 65_536)
-    assert found["diskTotalBytes"] == disk_space(str(aged)).total_bytes
+    assert found["diskTotalBytes"] == files_at(str(aged)).disk_space(str(aged)).total_bytes
     # The files expire from 01:00 on the 24th on, one an hour: at 04:00 four of them have expired.
     assert found["nextDeletionTimestamp"] == "2026-11-24T04:00:00.000Z"
     assert (found["nextDeletionFiles"], found["nextDeletionBytes"]) == (4, 4 * 65_536)

@@ -589,7 +589,6 @@ from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.slices import QueueSlice
 from store_format.display.columns import LONG, ViewColumn, batch_of
-from store_format.files.read import read_bytes
 from store_format.metadata.read import config_path
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice
@@ -644,7 +643,7 @@ class Audit:
 
     def plan(self, store: Store, ledger: Ledger, now: Now) -> AuditPlan:
         queue = next((each for each in store.queues("Jobs".__eq__) if each.queue_id == 0), None)
-        began = json.loads(read_bytes(config_path(store.opened, _STATE)) or b"0")
+        began = json.loads(store.opened.files.read(config_path(store.opened, _STATE)) or b"0")
         if queue is None:
             return AuditPlan(store, None, began, began, began)
         start = ledger.resume("audit", began, store.log)

@@ -23,7 +23,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from store_format.bookkeeping.journal import StoreState
-from store_format.files.lock import lock_holder
+from store_format.files.lock import StoreLock
 from store_format.store import MessageStore
 from tests.interop.harness import Broker, RocketMQ
 from tests.interop.programs import Line, ProgramError
@@ -169,7 +169,7 @@ def _kill_driver(
     driver = _driver(store, directory, point)
     _, errors = driver.communicate(timeout=SECONDS_MAX)
     assert driver.returncode == -signal.SIGKILL, errors
-    _wait_until(lambda: lock_holder(f"{store}/lock") is None)
+    _wait_until(lambda: StoreLock.holder(f"{store}/lock") is None)
     assert (store / ".rmqlog" / "journal.json").exists()
 
 
@@ -318,7 +318,7 @@ def test_a_broker_that_is_loading_is_seen_before_anything_is_written(
     java, written = rocketmq(version), [_batch(0), _batch(1)]
     write(spark, store, written[0], **SMALL_FILES)
     with _loaded(java, store) as broker:
-        assert lock_holder(f"{store}/lock") is None
+        assert StoreLock.holder(f"{store}/lock") is None
         with pytest.raises(Exception, match=f"StoreInUseError(.|\n)*opened by process {broker.pid}"):
             write(spark, store, written[1])
         broker.start()
@@ -337,7 +337,7 @@ def _standing_still(store: Path, point: str, count: int = 150) -> Iterator[subpr
     writer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         _wait_until(lambda: writer.poll() is not None or _is_stopped(writer.pid))
-        assert lock_holder(f"{store}/lock") == writer.pid
+        assert StoreLock.holder(f"{store}/lock") == writer.pid
         yield writer
     finally:
         writer.kill()

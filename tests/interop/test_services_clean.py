@@ -23,7 +23,7 @@ from rmq_spark.services import clean
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
-from store_format.files.read import disk_space
+from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
@@ -78,7 +78,7 @@ _CASES = {
 
 
 def _disk_cases(directory: Path) -> dict[str, Case]:
-    used = disk_space(str(directory)).used_percent
+    used = files_at(str(directory)).disk_space(str(directory)).used_percent
     ratio, forced = (low if used >= low + 10 else 60 for low in (10, 30))
     at_ratio = {"diskMaxUsedSpaceRatio": str(ratio)}
     at_forced = _FORCED | {"diskSpaceCleanForciblyRatio": str(forced)}

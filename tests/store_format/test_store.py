@@ -22,7 +22,7 @@ from store_format.errors import (
     StoreNotFoundError,
     UnsupportedFormatError,
 )
-from store_format.files.lock import lock_holder
+from store_format.files.lock import StoreLock
 from tests.support import oracle
 from tests.support.fixtures import Unchanged
 from tests.support.rows import ALL, BROKER, table_rows
@@ -121,14 +121,14 @@ def test_state_by_lock_and_abort(small: SmallStore) -> None:
         assert process.stdin is not None
         assert process.stdout.readline() == b"held\n"
         assert opened(small).state is StoreState.LIVE
-        assert lock_holder(str(lock)) == process.pid
+        assert StoreLock.holder(str(lock)) == process.pid
         (small.root / "abort").touch()
         assert opened(small).state is StoreState.LIVE
         process.stdin.close()
-    assert lock_holder(str(lock)) is None
+    assert StoreLock.holder(str(lock)) is None
     assert opened(small).state is StoreState.CRASHED
     lock.unlink()
-    assert lock_holder(str(lock)) is None
+    assert StoreLock.holder(str(lock)) is None
 
 
 def test_a_lock_that_is_a_link_is_not_asked(small: SmallStore) -> None:
@@ -136,7 +136,7 @@ def test_a_lock_that_is_a_link_is_not_asked(small: SmallStore) -> None:
     lock.rename(small.root / "elsewhere")
     lock.symlink_to("elsewhere")
     with pytest.raises(CorruptStoreError, match="found a symbolic link"):
-        lock_holder(str(lock))
+        StoreLock.holder(str(lock))
 
 
 # ---- queues ------------------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from rmq_spark.consume.consumer import MessageQueue, sort_queues
 from rmq_spark.consume.group.change import OwnershipEvent
 from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.group.member import Assignment
-from store_format.files.read import read_bytes
+from store_format.files.read import files_at
 
 _ENDS = ("release", "expire")
 
 
 def read_events(directory: str) -> list[OwnershipEvent]:
     """The events that took effect, in their order: those within the length that the state says."""
-    data = (read_bytes(f"{directory}/ownership.log") or b"")[: read_state(directory).log_size]
+    data = (files_at(directory).read(f"{directory}/ownership.log") or b"")[: read_state(directory).log_size]
     return [OwnershipEvent(**json.loads(line)) for line in data.split(b"\n")[:-1]]
 
 

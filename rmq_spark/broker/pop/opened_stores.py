@@ -31,7 +31,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files.polling import Repeated
-from store_format.files.read import entry_names
+from store_format.files.read import files_at
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import QueueKey, did_you_mean
@@ -217,7 +217,7 @@ def _refuse_too_many_files(root: str, topics: int) -> None:
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        opened = len(entry_names("/dev/fd", missing_ok=True))
+        opened = len(files_at("/").names("/dev/fd", missing_ok=True))
     except (StoreError, OSError):
         return
     needed = opened + topics + _FILES_OF_TOPIC + _FILES_LEFT

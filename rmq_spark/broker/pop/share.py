@@ -40,9 +40,9 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
-from store_format.files.lock import CheckedLock, described, foreign_holder
+from store_format.files.lock import CheckedLock, StoreLock
 from store_format.files.polling import Clocks
-from store_format.files.read import stat_identity
+from store_format.files.read import files_at
 from store_format.files.shared_log import FileLock
 from store_format.files.write import FileWrites
 from store_format.message.encode import StoredMessages, join_columns, stored_messages
@@ -392,11 +392,11 @@ class ConsumerShare:
             )
 
     def _refuse_broker(self) -> None:
-        holder = foreign_holder(f"{self.name.opened.path}/lock")
+        holder = StoreLock.foreign_holder(f"{self.name.opened.path}/lock")
         if holder is not None:
             raise StoreInUseError(
-                f"{self.name.opened}/lock: held by {described(holder)}, a broker; pop works while no broker "
-                "has the store: stop the broker, or pop from it"
+                f"{self.name.opened}/lock: held by {StoreLock.described(holder)}, a broker; pop works while "
+                "no broker has the store: stop the broker, or pop from it"
             )
 
 
@@ -567,7 +567,7 @@ class _OrderMirror:
     def is_changed(self) -> bool:
         """Whether the file was replaced by another program, or no longer has the right batches."""
         is_on, changed = self._in_flight.run(lambda state: (state.order.is_on, state.order.not_mirrored()))
-        return is_on and (bool(changed) or self._seen != stat_identity(self._path))
+        return is_on and (bool(changed) or self._seen != files_at(self._path).stat_identity(self._path))
 
     def update(self, is_deleted: Callable[[int, OrderInfo], bool] = lambda queue_id, batch: False) -> None:
         """Takes over what a broker has written, then writes what the log has. Under the store's lock.
@@ -589,7 +589,7 @@ class _OrderMirror:
             queues = stored.keys() | batches.keys()
             # from here on the batches before would be a broker's
             self._in_flight.run(lambda state: state.order.note_mirrored(queues, batches, batches))
-        self._seen = stat_identity(self._path)
+        self._seen = files_at(self._path).stat_identity(self._path)
 
 
 def _compared(

@@ -24,9 +24,9 @@ from store_format import Queue
 from store_format.bookkeeping.journal import doorbell_path
 from store_format.errors import StoreError, StoreInUseError, StoreNotFoundError
 from store_format.files import paths
-from store_format.files.lock import described, foreign_holder
+from store_format.files.lock import StoreLock
 from store_format.files.polling import PolledFiles, Repeated
-from store_format.files.read import entry_names, is_directory
+from store_format.files.read import files_at
 from store_format.follow.follower import StoreFollower
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
@@ -446,9 +446,9 @@ class _WatchedPath:
         path = self.path
         try:
             is_known = [store.root for store in self.stores] == [path]
-            if is_known and is_directory(f"{path}/commitlog"):
+            if is_known and files_at(path).is_directory(f"{path}/commitlog"):
                 return [path]  # not listed again: that may wait for a writer that waits for the disk
-            names = entry_names(path, missing_ok=True)
+            names = files_at(path).names(path, missing_ok=True)
         except StoreError as error:
             self._note(error)
             return [store.root for store in self.stores]
@@ -600,13 +600,14 @@ class _FollowedStore:
 
     def check_holder(self) -> bool:
         """Asks whether a broker holds the store's lock now; True if the answer differs from the last one."""
-        before, self.holder = self.holder, foreign_holder(f"{self.root}/lock")
+        before, self.holder = self.holder, StoreLock.foreign_holder(f"{self.root}/lock")
         return (before is None) != (self.holder is None)
 
     def refuse_holder(self) -> None:
         """Raises StoreInUseError if a broker held the store's lock at the last check. Looks at no file."""
         if self.holder is not None:
             raise StoreInUseError(
-                f"{self.root}/lock: held by {described(self.holder)}, probably a broker that has started; a "
-                "store is shared by pop only while no broker runs on it: stop the broker, or consume from it"
+                f"{self.root}/lock: held by {StoreLock.described(self.holder)}, probably a broker that has "
+                "started; a store is shared by pop only while no broker runs on it: stop the broker, or "
+                "consume from it"
             )

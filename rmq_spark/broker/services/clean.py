@@ -36,7 +36,7 @@ from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP, ViewColumn, batch_of, time_us
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.paths import DiskSpace
-from store_format.files.read import disk_space, file_status
+from store_format.files.read import files_at
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
@@ -331,7 +331,7 @@ def local_hour(now_ms: int, zone: datetime.tzinfo | None) -> int:
 
 
 def _disk_percent(path: str) -> int:
-    return disk_space(path).used_percent
+    return files_at(path).disk_space(path).used_percent
 
 
 def _delete(plan: CleanPlan, session: WriteSession, tally: Tally) -> None:
@@ -339,7 +339,10 @@ def _delete(plan: CleanPlan, session: WriteSession, tally: Tally) -> None:
     refuse_linked_directories(plan.store.opened)
     store = session.store()
     wanted = [(file.path, file.modified_ms) for file in plan.log_files]
-    found = [(file.path, (file_status(file.path) or (0, 0))[1]) for file in store.log.files[: len(wanted)]]
+    found = [
+        (file.path, (files_at(file.path).status(file.path) or (0, 0))[1])
+        for file in store.log.files[: len(wanted)]
+    ]
     if wanted != found or len(store.log.files) <= len(wanted):
         raise StoreWriteError(
             f"{store.path}: the commitlog is not as the plan saw it: expected its oldest {len(wanted)} files "
@@ -460,12 +463,13 @@ def forecast(
     conf: BrokerConf,
     now_ms: int,
     zone: datetime.tzinfo | None = None,
-    disk: Callable[[str], DiskSpace] = disk_space,
+    disk: Callable[[str], DiskSpace] | None = None,
 ) -> Forecast:
     """What retention does next on the store. `zone` is the time zone of deleteWhen, by default the local one.
 
     `disk` tells how full the disk of a path is.
     """
+    disk = disk or store.opened.files.disk_space
     log_disk = min((disk(path) for path in store.commit_log_paths), key=lambda each: each.used_percent)
     queue_disk = disk(f"{store.path}/consumequeue")
     fuller = max(log_disk, queue_disk, key=lambda each: each.used_percent)

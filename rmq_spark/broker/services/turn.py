@@ -34,7 +34,7 @@ from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of,
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
-from store_format.files.read import entry_names
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.metadata.read import BrokerConf
 from store_format.names import did_you_mean
@@ -445,7 +445,7 @@ class Services:
     def _turn(self) -> float:
         """Takes one turn; returns the seconds until the next one."""
         try:
-            if not entry_names(self._path, missing_ok=True):
+            if not files_at(self._path).names(self._path, missing_ok=True):
                 return self._every  # The first write of a query creates the store.
             now = now_of(self._path, self._clock_ms(), self._broker_conf)
             reports = take_turn(

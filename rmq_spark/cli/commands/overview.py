@@ -163,7 +163,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     """How the store was left, and the next command. No file is checked: that is `verify`."""
     from store_format.bookkeeping.journal import StoreState
     from store_format.bookkeeping.ledger import GivenUp
-    from store_format.files.lock import lock_holder
+    from store_format.files.lock import StoreLock
     from store_format.metadata.read import Checkpoint, read_checkpoint
     from store_format.survey.gone import find_gone
     from store_format.survey.snapshot import ends_after_crash
@@ -172,7 +172,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     broker = f"{shown(store.broker_name)}: " if is_one_of_several else ""
     readable = f"{count_text(messages)} messages (offsets, not checked)"
     if store.state is StoreState.LIVE:
-        holder = lock_holder(f"{store.path}/lock")
+        holder = StoreLock.holder(f"{store.path}/lock")
         return Verdict(f"{broker}in use by process {holder}: {readable}", f"rmqlog lag {path}")
     if store.state is StoreState.CLEAN:
         given_up = str(GivenUp.read(store.opened))

@@ -63,13 +63,13 @@ def _reach(progress: Progress, start: int, offset: int) -> None:
 def _log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
     """(first offset of the log, bytes of its files); zeros if the files cannot be listed."""
     from store_format.errors import StoreError
-    from store_format.files.read import list_store_files
+    from store_format.files.read import files_at
 
     try:
         files = [
             file
             for directory in commit_log_paths or (f"{root}/commitlog",)
-            for file in list_store_files(directory)
+            for file in files_at(directory).store_files(directory)
         ]
     except (StoreError, OSError):
         return 0, 0

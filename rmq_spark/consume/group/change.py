@@ -20,7 +20,7 @@ from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.directory import GroupState, MemberEntry, QueueEntry, write_state
 from rmq_spark.consume.orderly import Stop
 from store_format.errors import OptionError, StoreWriteError
-from store_format.files.read import read_bytes
+from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 
 _SUBSCRIPTION_SHOWN_MAX = 200  # characters of a subscription in an error
@@ -253,7 +253,7 @@ def append_events(directory: str, events: Iterable[OwnershipEvent], size: int, f
         return size
     path = f"{directory}/ownership.log"
     if size > _SIZE_MAX:
-        data = (read_bytes(path) or b"")[:size]
+        data = (files_at(path).read(path) or b"")[:size]
         files.replace(path, data[data.find(b"\n", len(data) // 2) + 1 :])
     try:
         file = files.open(path)

@@ -39,9 +39,9 @@ from rmq_spark.consume.consumer import MessageQueue, check_group
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets, make_path
 from rmq_spark.consume.orderly import Stop
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreInUseError
-from store_format.files.lock import StoreLock, lock_holder
+from store_format.files.lock import StoreLock
 from store_format.files.polling import Clocks, Repeated
-from store_format.files.read import entry_names, open_view, read_bytes, stat_identity
+from store_format.files.read import files_at
 from store_format.files.shared_log import FileLock
 from store_format.files.write import FileWrites
 from store_format.follow.log_tail import mark_of, physical_offset_of, place_at
@@ -164,7 +164,7 @@ def state_identity(directory: str) -> tuple[int, int, int] | None:
 
     It can be equal by chance: inodes are reused, and the clock of a filesystem ticks every few milliseconds.
     """
-    return stat_identity(_state_path(directory))
+    return files_at(directory).stat_identity(_state_path(directory))
 
 
 def state_serial(directory: str) -> int | None:
@@ -173,7 +173,7 @@ def state_serial(directory: str) -> int | None:
     None without a file, and for a file that does not begin like a state.
     """
     try:
-        with open_view(_state_path(directory)) as view:
+        with files_at(directory).view(_state_path(directory)) as view:
             head = _HEAD.match(view.read(0, _HEAD_SIZE))
     except FileNotFoundError:
         return None
@@ -183,7 +183,7 @@ def state_serial(directory: str) -> int | None:
 def read_state(directory: str) -> GroupState:
     """The state; an empty one without a file. Raises CorruptStoreError for a file with other content."""
     path = _state_path(directory)
-    data = read_bytes(path)
+    data = files_at(path).read(path)
     if data is None:
         return GroupState()
     try:
@@ -322,7 +322,11 @@ def host_name() -> str:
 
     The boot id makes a rebooted host another host.
     """
-    boot = read_bytes("/proc/sys/kernel/random/boot_id", 4096) if sys.platform.startswith("linux") else None
+    boot = (
+        files_at("/").read("/proc/sys/kernel/random/boot_id", 4096)
+        if sys.platform.startswith("linux")
+        else None
+    )
     return f"{socket.gethostname()}/{(boot or b'').decode().strip()}"
 
 
@@ -419,7 +423,7 @@ class Watch:
         now = self._clock()
         if self.look() is None:
             return "its lease was given back"
-        if self._can_ask and lock_holder(f"{self._directory}/lock") is None:
+        if self._can_ask and StoreLock.holder(f"{self._directory}/lock") is None:
             return "its process has ended"
         return (
             f"its lease was not renewed for {self._seconds:g} s"
@@ -429,7 +433,7 @@ class Watch:
 
     def _read(self) -> bytes | None:
         try:
-            return read_bytes(f"{self._directory}/beat", _BEAT_SIZE)
+            return files_at(self._directory).read(f"{self._directory}/beat", _BEAT_SIZE)
         except CorruptStoreError:
             return b""  # a file with other content counts as a beat that does not change
 
@@ -468,7 +472,7 @@ def live_topics(root: str, group: str) -> list[str]:
     found = []
     for name, topic in in_flight_logs(opened):
         directory = in_flight_directory(opened, name, topic)
-        if name != group or _POPPING not in entry_names(directory, missing_ok=True):
+        if name != group or _POPPING not in files_at(directory).names(directory, missing_ok=True):
             continue
         lock = FileLock(f"{directory}/{_POPPING}")
         if not lock.try_exclusive():

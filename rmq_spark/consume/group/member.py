@@ -44,7 +44,7 @@ from rmq_spark.consume.orderly import Stop
 from store_format.display.text import first_names, shown
 from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock
-from store_format.files.polling import Clocks, attempts
+from store_format.files.polling import Clocks
 from store_format.files.write import FileWrites
 
 _log = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class GroupMember:
         """Repeats `settle` until `is_settled`, at most for one lease time: a bounded run needs this."""
         found = Assignment()
         lost: frozenset[MessageQueue] = frozenset()
-        for _ in attempts(self._membership.lease_seconds, _WAIT_STEP_SECONDS, clocks=self._clocks):
+        for _ in self._clocks.attempts(self._membership.lease_seconds, _WAIT_STEP_SECONDS):
             found = self.settle(queues, positions, begin=begin, reset=reset)
             lost = (lost | found.lost) - found.owned.keys()
             if found.is_settled:

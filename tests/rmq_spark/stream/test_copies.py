@@ -232,7 +232,7 @@ def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     `live` is the first of them.
     """
     monkeypatch.setattr(
-        "store_format.bookkeeping.journal.lock_holder", lambda path: 4711 if "/live" in path else None
+        "store_format.files.lock.StoreLock.holder", lambda path: 4711 if "/live" in path else None
     )
     root = make_store(tmp_path / "source")
     append(root, numbered("T", 0, 5, queues=1))

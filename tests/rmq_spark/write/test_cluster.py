@@ -14,7 +14,7 @@ from rmq_spark.write.stage_and_commit import abort_write, stage_rows
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import IllegalMessageError, OptionError, StoreInUseError, StoreNotFoundError
-from store_format.files.read import disk_space
+from store_format.files.read import files_at
 from store_format.java.text import java_hash
 from store_format.metadata.read import read_topics
 from store_format.opened.store import Opened
@@ -171,12 +171,12 @@ def test_a_key_counts_whichever_stores_took_part(cluster: Path) -> None:
 
 def test_a_store_on_a_full_disk_is_passed_over(cluster: Path) -> None:
     """The second store is on another file system, of which less is used: between the two is the limit."""
-    used = disk_space(str(cluster)).used_percent
+    used = files_at(str(cluster)).disk_space(str(cluster)).used_percent
     other = next(
         (
             place
             for place in (Path("/dev/shm"), Path("/run"), Path("/var/tmp"))
-            if place.is_dir() and abs(disk_space(str(place)).used_percent - used) > 4
+            if place.is_dir() and abs(files_at(str(place)).disk_space(str(place)).used_percent - used) > 4
         ),
         None,
     )
@@ -186,7 +186,7 @@ def test_a_store_on_a_full_disk_is_passed_over(cluster: Path) -> None:
     try:
         shutil.move(cluster / "broker-b", away)
         (cluster / "broker-b").symlink_to(away)
-        both = [used, disk_space(str(away)).used_percent]
+        both = [used, files_at(str(away)).disk_space(str(away)).used_percent]
         full, free = (_NAMES if both[0] > both[1] else _NAMES[::-1])[:2]
         limit = str(max(1, sum(both) // 2))
         target = target_of(cluster, diskSpaceWarningLevelRatio=limit)

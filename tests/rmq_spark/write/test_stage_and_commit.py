@@ -31,7 +31,7 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
-from store_format.files.read import disk_space
+from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf, read_topics
 from store_format.opened.store import Opened
 from tests.support import goldens
@@ -84,7 +84,9 @@ def test_a_broker_that_runs_is_named_at_once(root: Path) -> None:
 
 
 def test_a_disk_that_is_fuller_than_the_limit_is_an_error(tmp_path: Path, place: Path) -> None:
-    disk = disk_space(str(tmp_path / "not" / "there" / "yet"))
+    disk = files_at(str(tmp_path / "not" / "there" / "yet")).disk_space(
+        str(tmp_path / "not" / "there" / "yet")
+    )
     mount, used = disk.mount, disk.used_percent
     assert os.path.ismount(mount)
     status = os.statvfs(tmp_path)
@@ -102,7 +104,7 @@ def test_a_disk_that_is_fuller_than_the_limit_is_an_error(tmp_path: Path, place:
         str(caught.value),
     )
     assert told is not None
-    seen = sorted((used, disk_space(str(tmp_path)).used_percent))
+    seen = sorted((used, files_at(str(tmp_path)).disk_space(str(tmp_path)).used_percent))
     assert seen[0] - 1 <= int(told[1]) <= seen[1] + 1
     assert isinstance(caught.value, OSError)
     assert _looks(place) == before
@@ -116,7 +118,7 @@ def test_the_limit_of_the_disk_is_that_of_the_brokers_settings(tmp_path: Path) -
     assert target.stores[0].conf.message_delay_levels_ms == (1000, 2000)
     assert _full(str(root), target.options, BrokerConf(disk_space_warning_level_ratio=0)) is None
     unset = replace(target.options, disk_used_percent_max=None)
-    used = disk_space(str(tmp_path)).used_percent
+    used = files_at(str(tmp_path)).disk_space(str(tmp_path)).used_percent
     low = _full(str(root), unset, BrokerConf(disk_space_warning_level_ratio=0))
     assert (low is None) == (used <= 35), "a broker's limit is at least 35 %"
     assert "above the limit of 35 %" in (low or "above the limit of 35 %")

@@ -34,7 +34,8 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
-from store_format.files.lock import StoreLock, foreign_holder, lock_holder
+from store_format.files.background import RemovedFiles
+from store_format.files.lock import StoreLock
 from store_format.files.read import FileCache
 from store_format.message.encode import MessageColumns
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
@@ -279,13 +280,13 @@ def test_large_staged_files_are_gone_before_a_thread_frees_them(
     left: list[list[str]] = []
     freed: list[int] = []
 
-    def free(descriptors: list[int]) -> None:
+    def free(removed: RemovedFiles) -> None:
         left.append(os.listdir(root / ".rmqlog" / "staging"))
-        freed.extend(os.fstat(each).st_size for each in descriptors)
-        for each in descriptors:
+        freed.extend(os.fstat(each).st_size for each in removed.descriptors)
+        for each in removed.descriptors:
             os.close(each)
 
-    monkeypatch.setattr(staged_units, "free", free)
+    monkeypatch.setattr(RemovedFiles, "free", free)
     monkeypatch.setattr(staged_units, "_FREED_LATER_MIN", 20_000)
     monkeypatch.setattr(staged_units, "_HELD_MIN", 10_000)
     append(root, numbered("T", 0, 3))
@@ -358,14 +359,14 @@ def test_a_store_that_a_broker_holds_is_refused_by_name(root: Path) -> None:
         with pytest.raises(StoreInUseError, match=f"process {pid}.*python"):
             # it is not waited for: it does not let go
             commit(str(root), [staged], options=CommitOptions(lock_timeout=600.0))
-        assert lock_holder(str(root / "lock")) == foreign_holder(str(root / "lock")) == pid
+        assert StoreLock.holder(str(root / "lock")) == StoreLock.foreign_holder(str(root / "lock")) == pid
     assert commit(str(root), [staged]).committed
 
 
 def test_another_writer_is_waited_for_and_no_broker(root: Path) -> None:
     with held(root, kind="writer") as pid:
-        assert lock_holder(str(root / "lock")) == pid
-        assert foreign_holder(str(root / "lock")) is None
+        assert StoreLock.holder(str(root / "lock")) == pid
+        assert StoreLock.foreign_holder(str(root / "lock")) is None
         with (
             pytest.raises(StoreInUseError, match=rf"held by process {pid}\b.*waited 0.1 s"),
             StoreLock(str(root), timeout=0.1),
@@ -386,10 +387,10 @@ def test_asking_who_holds_the_lock_does_not_lose_it(root: Path) -> None:
     ask = [
         sys.executable,
         "-c",
-        f"from store_format.files.lock import lock_holder; print(lock_holder({path!r}))",
+        f"from store_format.files.lock import StoreLock; print(StoreLock.holder({path!r}))",
     ]
     with StoreLock(str(root)):
-        assert lock_holder(path) is None  # it is we
+        assert StoreLock.holder(path) is None  # it is we
         told = subprocess.run(ask, cwd=_REPOSITORY, capture_output=True, text=True, check=True)
         assert told.stdout == f"{os.getpid()}\n"
     told = subprocess.run(ask, cwd=_REPOSITORY, capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ from store_format.errors import (
     StoreNotFoundError,
     StoreWriteError,
 )
-from store_format.files.paths import offset_file_name
+from store_format.files.paths import StoreFile
 from store_format.message.encode import MessageColumns
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
@@ -251,7 +251,7 @@ def test_a_commit_looks_at_the_last_batch_and_further_back_only_where_that_was_c
     ledger, log = Ledger.read(Opened(str(root))), MessageStore.open(str(root)).log
     assert (ledger.new_reports(log), len(looked)) == ([], 1)
     cut = ledger.keys["run-4"]
-    overwrite(root / "commitlog" / offset_file_name(0), cut.start, bytes(cut.stop + 200 - cut.start))
+    overwrite(root / "commitlog" / StoreFile.name_at(0), cut.start, bytes(cut.stop + 200 - cut.start))
     assert [report.split(",")[0] for report in ledger.new_reports(log)] == [
         "batch 1 of run-4",
         "batch 1 of run-5",

@@ -11,7 +11,7 @@ from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from store_format.commit.unsupported import full_disk, refuse_full_disk
 from store_format.errors import StoreWriteError
-from store_format.files.read import disk_space
+from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf
 from store_format.opened.store import Opened
 from tests.support.fixtures import Unchanged
@@ -20,7 +20,10 @@ from tests.support.staged import columns_of, numbered
 
 def test_append_refuses_above_the_limit(root: Path, unchanged: Unchanged) -> None:
     messages = columns_of(numbered("T", 0, 3))
-    mount, before = disk_space(str(root)).mount, disk_space(str(root)).used_percent
+    mount, before = (
+        files_at(str(root)).disk_space(str(root)).mount,
+        files_at(str(root)).disk_space(str(root)).used_percent,
+    )
     with unchanged(root), pytest.raises(StoreWriteError) as caught:
         MessageStore.open(str(root)).append(messages, options=CommitOptions(disk_limit=0))
     told = re.fullmatch(  # other tests fill the same disk meanwhile
@@ -29,7 +32,7 @@ def test_append_refuses_above_the_limit(root: Path, unchanged: Unchanged) -> Non
         str(caught.value),
     )
     assert told is not None
-    seen = sorted((before, disk_space(str(root)).used_percent))
+    seen = sorted((before, files_at(str(root)).disk_space(str(root)).used_percent))
     assert seen[0] - 1 <= int(told[1]) <= seen[1] + 1
     assert MessageStore.open(str(root)).append(messages, options=CommitOptions(disk_limit=100)).committed
 
@@ -38,7 +41,7 @@ def test_append_refuses_above_the_limit(root: Path, unchanged: Unchanged) -> Non
 def test_the_limit_is_the_brokers(root: Path, given: dict[str, str], limit: int) -> None:
     """Without `disk_limit` the settings decide, and without them 90 %."""
     conf = BrokerConf.of(given, "broker.conf")
-    used = disk_space(str(root)).used_percent
+    used = files_at(str(root)).disk_space(str(root)).used_percent
     if used > limit:
         with pytest.raises(StoreWriteError, match=f"above the limit of {limit} %"):
             refuse_full_disk(Opened(str(root)), None, conf)

@@ -24,7 +24,7 @@ from store_format.errors import (
     TruncatedRecordError,
     UnsupportedFormatError,
 )
-from store_format.files.paths import offset_file_name
+from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache
 from store_format.message.locate import locate
 from tests.support import goldens, oracle
@@ -38,7 +38,7 @@ STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers
 def _write(directory: Path, *files: tuple[int, int]) -> str:
     directory.mkdir(parents=True, exist_ok=True)
     for start, size in files:
-        (directory / offset_file_name(start)).write_bytes(bytes([start % 251 + 1]) * size)
+        (directory / StoreFile.name_at(start)).write_bytes(bytes([start % 251 + 1]) * size)
     return str(directory)
 
 
@@ -109,7 +109,7 @@ def test_files_that_do_not_fit_together_are_refused(
         _open(directory)
     position = 100 if found == "101 bytes" else 0
     found += "" if position else f". {STRAY_ADVICE}"
-    assert caught.value.args == (f"{directory}/{offset_file_name(where)}", position, expected, found)
+    assert caught.value.args == (f"{directory}/{StoreFile.name_at(where)}", position, expected, found)
 
 
 @pytest.mark.parametrize("start", [1, 60, 2**63 - 1, 2**64 - 1, 10**20 - 1])
@@ -119,7 +119,7 @@ def test_a_file_of_a_name_that_no_file_of_the_log_has_is_left_out(
 ) -> None:
     log = _open(_write(tmp_path / "log", (300, 100), (400, 100), (start, size)))
     (error,) = log.unusable
-    assert (error.file, error.position) == (f"{tmp_path}/log/{offset_file_name(start)}", 0)
+    assert (error.file, error.position) == (f"{tmp_path}/log/{StoreFile.name_at(start)}", 0)
     assert error.found.endswith(STRAY_ADVICE)
     assert ([file.start for file in log.files], log.min_offset, log.stop) == ([300, 400], 300, 500)
     assert log.findings == log.unusable
@@ -128,7 +128,7 @@ def test_a_file_of_a_name_that_no_file_of_the_log_has_is_left_out(
 def test_a_file_that_begins_with_its_own_message_is_of_the_log(tmp_path: Path) -> None:
     """All files were cut, to lengths of which their names are no multiples."""
     _write(tmp_path / "log", (0, 90))
-    (tmp_path / "log" / offset_file_name(128)).write_bytes(placed([Message(b"T", b"x")], 128)[0][:90])
+    (tmp_path / "log" / StoreFile.name_at(128)).write_bytes(placed([Message(b"T", b"x")], 128)[0][:90])
     assert [file.start for file in _open(str(tmp_path / "log")).files] == [0, 128]
 
 
@@ -137,12 +137,12 @@ def test_a_file_that_begins_with_its_own_message_is_of_the_log(tmp_path: Path) -
 def test_a_blank_file_beside_one_of_the_same_name_is_left_out(tmp_path: Path, blank: int, size: int) -> None:
     """storePathCommitLog names several directories. The order of the directories says nothing."""
     directories = [_write(tmp_path / name, (100, 100)) for name in "ab"]
-    path = f"{directories[blank]}/{offset_file_name(100)}"
+    path = f"{directories[blank]}/{StoreFile.name_at(100)}"
     Path(path).write_bytes(bytes(size))
     log = _open(*directories)
     (error,) = log.unusable
     assert (error.file, error.expected) == (path, "one file that starts at 100")
-    assert [file.path for file in log.files] == [f"{directories[1 - blank]}/{offset_file_name(100)}"]
+    assert [file.path for file in log.files] == [f"{directories[1 - blank]}/{StoreFile.name_at(100)}"]
     assert [each.args for each in _open(*directories[::-1]).unusable] == [error.args]
 
 
@@ -167,7 +167,7 @@ def test_a_file_cut_short_is_a_finding_and_read_to_its_end(
 @pytest.mark.parametrize("at", [0, 100])
 def test_what_holds_no_byte_of_the_log_counts_as_missing(tmp_path: Path, at: int, kind: str) -> None:
     directory = _write(tmp_path / "log", *((start, 100) for start in (0, 100, 200) if start != at))
-    path = tmp_path / "log" / offset_file_name(at)
+    path = tmp_path / "log" / StoreFile.name_at(at)
     path.touch() if kind == "empty" else path.mkdir()
     log = _open(directory)
     assert [error.file for error in log.unusable] == [str(path)]
@@ -183,7 +183,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError) as caught:
         _open(one, two)
     other = caught.value.found.removeprefix("another one, ").removesuffix(". Move one of the two away")
-    assert {caught.value.file, other} == {f"{directory}/{offset_file_name(100)}" for directory in (one, two)}
+    assert {caught.value.file, other} == {f"{directory}/{StoreFile.name_at(100)}" for directory in (one, two)}
     assert caught.value.expected == "one file that starts at 100"
 
 
@@ -201,7 +201,7 @@ def test_a_gap_is_a_finding_and_the_rest_stays_readable(tmp_path: Path) -> None:
 
 def test_a_link_in_the_directory_is_refused(tmp_path: Path) -> None:
     directory = _write(tmp_path / "a", (0, 100))
-    (tmp_path / "a" / offset_file_name(100)).symlink_to(tmp_path / "a" / offset_file_name(0))
+    (tmp_path / "a" / StoreFile.name_at(100)).symlink_to(tmp_path / "a" / StoreFile.name_at(0))
     with pytest.raises(CorruptStoreError, match="symbolic link"):
         _open(directory)
 
@@ -274,7 +274,7 @@ def test_a_unit_of_another_place_has_no_time(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.mkdir()
     message = oracle.Message(b"T", store_timestamp=1700000000456, physical_offset=1000)
-    (path / offset_file_name(1000)).write_bytes(oracle.encode_message(message) * 2)
+    (path / StoreFile.name_at(1000)).write_bytes(oracle.encode_message(message) * 2)
     log = _open(str(path))
     assert log.store_timestamp_at(1000) == 1700000000456
     assert log.store_timestamp_at(1000 + message.total_size) == -1

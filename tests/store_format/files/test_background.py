@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.files.background import AHEAD, BackgroundCalls, close_named, free, hold
+from store_format.files.background import BackgroundCalls, RemovedFiles
 
 
 def test_calls_come_in_order_and_beside_the_caller() -> None:
@@ -52,7 +52,7 @@ def test_a_failure_is_raised_by_a_later_call_and_nothing_is_called_after_it() ->
     with pytest.raises(ZeroDivisionError):
         call_for_ever()
     assert done == []
-    assert calls < AHEAD  # a call waits if that many are not done
+    assert calls < BackgroundCalls.AHEAD  # a call waits if that many are not done
 
 
 def test_no_more_calls_wait_than_the_callers_buffers_allow() -> None:
@@ -65,7 +65,9 @@ def test_no_more_calls_wait_than_the_callers_buffers_allow() -> None:
             written += 1
 
         for _ in range(20):
-            assert filled - written <= AHEAD  # the buffer that is filled now is not one of theirs
+            assert (
+                filled - written <= BackgroundCalls.AHEAD
+            )  # the buffer that is filled now is not one of theirs
             filled += 1
             background.call(write)
     assert written == 20
@@ -131,20 +133,23 @@ def test_a_thread_closes_removed_files_and_files_with_a_name_are_closed_at_once(
     removed, kept = tmp_path / "removed", tmp_path / "kept"
     removed.write_bytes(b"1")
     kept.write_bytes(b"2")
-    descriptors = hold([str(removed), str(tmp_path / "missing"), str(kept)])
+    files = RemovedFiles()
+    files.hold([str(removed), str(tmp_path / "missing"), str(kept)])
     removed.unlink()
     assert (_held(removed), _held(kept)) == (1, 1)
-    descriptors = close_named(descriptors)
+    files.close_named()
     assert (_held(removed), _held(kept)) == (1, 0)
-    thread = free(descriptors)
+    thread = files.free()
     assert thread is not None
     thread.join()
     assert _held(removed) == 0
-    assert free([]) is None
+    assert files.free() is None
 
 
 def test_a_thousand_files_do_not_take_all_descriptors(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    descriptors = hold([str(tmp_path / "file")] * 1000)
-    assert len(descriptors) == 256
-    assert close_named(descriptors) == []
+    files = RemovedFiles()
+    files.hold([str(tmp_path / "file")] * 1000)
+    assert len(files.descriptors) == 256
+    files.close_named()
+    assert files.descriptors == []

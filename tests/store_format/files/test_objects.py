@@ -28,7 +28,7 @@ from store_format.errors import (
 )
 from store_format.files import tree
 from store_format.files.client import Access
-from store_format.files.read import StorePlaces, list_store_files, open_view, places, read_bytes
+from store_format.files.read import StorePlaces, files_at, places
 from store_format.files.view import FileView
 from store_format.message.columns import decode_options_of
 from store_format.message.encode import MessageColumns
@@ -55,7 +55,7 @@ def _log_file(server: ObjectServer, data: bytes) -> str:
     path = server.bucket / "store/commitlog" / f"{0:020d}"
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
-    (file,) = list_store_files(server.url_of(path.parent))
+    (file,) = files_at(server.url_of(path)).store_files(server.url_of(path.parent))
     server.requests.clear()
     return file.path
 
@@ -99,7 +99,7 @@ def test_ranges_of_a_large_object_have_their_bytes(server: ObjectServer) -> None
     chance = random.Random(1)
     url = _log_file(server, data := chance.randbytes(25 << 20))
     path = server.bucket / "store/commitlog" / f"{0:020d}"
-    with open_view(url) as view, FileView(str(path)) as local:
+    with files_at(url).view(url) as view, FileView(str(path)) as local:
         for start in range(0, len(data), 900_000):  # as a walk does, whose reads overlap
             assert view.read(start, 1 << 20) == local.read(start, 1 << 20)
         for _ in range(50):
@@ -122,7 +122,7 @@ def test_ranges_of_a_large_object_have_their_bytes(server: ObjectServer) -> None
 
 def test_a_walk_of_a_log_takes_pieces_of_8_mib(server: ObjectServer) -> None:
     url = _log_file(server, bytes(40 << 20))
-    with open_view(url) as view:
+    with files_at(url).view(url) as view:
         for start in range(0, view.size, 1 << 20):
             view.read(start, 1 << 20)
     assert server.counts() == {"get": 40 // 8 + 1}
@@ -133,7 +133,7 @@ def test_windows_that_adjoin_share_requests(server: ObjectServer) -> None:
     url = _log_file(server, data := random.Random(2).randbytes(40 << 20))
     edges = np.arange(0, len(data) + 1, 5000)
     units = [(edges[at : at + 800][:-1], edges[at : at + 800][1:]) for at in range(0, len(edges) - 1, 799)]
-    with open_view(url) as view:
+    with files_at(url).view(url) as view:
         for (starts, stops), window in zip(units, view.windows(units), strict=True):
             assert window.data[window.positions[0] :].tobytes() == data[starts[0] : stops[-1]]
     assert server.counts() == {"get": 40 // 8}
@@ -303,7 +303,7 @@ def test_a_part_of_an_object_is_never_taken_for_all_of_it(server: ObjectServer, 
     blocks = places().objects_at(item.path).blocks
     for _, first in blocks.look_at_each(every, lambda each: bytes(blocks.read(each, 0, 100))):
         assert first == data[:100]
-    assert read_bytes(server.url_of(path)) == data
+    assert files_at(server.url_of(path)).read(server.url_of(path)) == data
 
 
 def test_a_look_at_many_queues_is_one_of_its_thread(server: ObjectServer, basic: Path) -> None:
@@ -394,5 +394,5 @@ def test_writing_is_refused(
 
 def test_a_small_file_is_limited(server: ObjectServer, basic: Path) -> None:
     with pytest.raises(StoreError, match="at most 10 bytes"):
-        read_bytes(f"{server.url_of(basic)}/config/topics.json", 10)
-    assert read_bytes(f"{server.url_of(basic)}/config/nothing") is None
+        files_at(server.url_of(basic)).read(f"{server.url_of(basic)}/config/topics.json", 10)
+    assert files_at(server.url_of(basic)).read(f"{server.url_of(basic)}/config/nothing") is None

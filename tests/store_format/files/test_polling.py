@@ -10,7 +10,7 @@ from time import sleep
 import pytest
 
 from store_format.files.paths import YOUNG_NS
-from store_format.files.polling import Clocks, PolledFiles, Repeated, attempts
+from store_format.files.polling import Clocks, PolledFiles, Repeated
 
 
 class _Time:
@@ -46,7 +46,7 @@ def _old_file(path: Path) -> Path:
 )
 def test_attempts(seconds: float, pause: float, pause_max: float, slept: list[float]) -> None:
     time = _Time()
-    assert len(list(attempts(seconds, pause, pause_max=pause_max, clocks=time.clocks))) == len(slept) + 1
+    assert len(list(time.clocks.attempts(seconds, pause, pause_max=pause_max))) == len(slept) + 1
     assert time.slept == slept
 
 

@@ -14,15 +14,7 @@ import pytest
 from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.errors import CorruptStoreError, StoreNotFoundError
-from store_format.files.read import (
-    FileCache,
-    kept_view,
-    list_store_files,
-    one_look,
-    open_view,
-    read_bytes,
-    readable_identity,
-)
+from store_format.files.read import FileCache, files_at, one_look
 from store_format.files.view import FileView
 from tests.support import oracle
 from tests.support.oracle import Message
@@ -113,7 +105,7 @@ def test_a_file_deleted_during_a_listing_hides_no_other_file(tmp_path: Path) -> 
             return re.match("[0-9]{20}", name)
 
     pattern: re.Pattern[str] = Deleting()  # type: ignore[assignment] # only match() is called
-    assert [file.path for file in list_store_files(str(tmp_path), pattern)] == [newest]
+    assert [file.path for file in files_at(str(tmp_path)).store_files(str(tmp_path), pattern)] == [newest]
 
 
 # ---- one look at local files -------------------------------------------------------------------------------
@@ -133,30 +125,30 @@ def test_a_small_file_is_read_once_in_a_look(tmp_path: Path) -> None:
     """Shown by bytes that change without a sign: a later look has the new ones."""
     path = _write(tmp_path / "a", b"one")
     with one_look():
-        assert read_bytes(path) == b"one"
+        assert files_at(path).read(path) == b"one"
         _write(tmp_path / "a", b"two")
-        assert read_bytes(path) == b"one"
+        assert files_at(path).read(path) == b"one"
         with one_look():  # a part of the same look
-            assert read_bytes(path) == b"one"
-        assert readable_identity(path) is not None
-    assert read_bytes(path) == b"two"
+            assert files_at(path).read(path) == b"one"
+        assert files_at(path).readable_identity(path) is not None
+    assert files_at(path).read(path) == b"two"
     with one_look():
-        assert read_bytes(path) == b"two"
+        assert files_at(path).read(path) == b"two"
 
 
 def test_a_change_is_noticed_in_a_look(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
     with one_look():
-        assert read_bytes(path) is None
+        assert files_at(path).read(path) is None
         _write(tmp_path / "a", b"one")
-        assert read_bytes(path) == b"one"
-        before = readable_identity(path)
+        assert files_at(path).read(path) == b"one"
+        before = files_at(path).readable_identity(path)
         _write(tmp_path / "a", b"two", _OLD + 1)
-        assert read_bytes(path) == b"two"
-        assert readable_identity(path) != before
+        assert files_at(path).read(path) == b"two"
+        assert files_at(path).readable_identity(path) != before
         os.remove(path)
-        assert read_bytes(path) is None
-        assert readable_identity(path) is None
+        assert files_at(path).read(path) is None
+        assert files_at(path).readable_identity(path) is None
 
 
 def test_a_file_that_changed_just_now_is_read_again(tmp_path: Path) -> None:
@@ -164,19 +156,19 @@ def test_a_file_that_changed_just_now_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"one")
     with one_look():
-        assert read_bytes(str(path)) == b"one"
+        assert files_at(str(path)).read(str(path)) == b"one"
         young = path.stat()
         path.write_bytes(b"two")
         os.utime(path, ns=(young.st_atime_ns, young.st_mtime_ns))
-        assert read_bytes(str(path)) == b"two"
+        assert files_at(str(path)).read(str(path)) == b"two"
 
 
 def test_a_file_above_the_size_is_refused_in_a_look(tmp_path: Path) -> None:
     path = _write(tmp_path / "a", b"one")
     with one_look():
-        assert read_bytes(path) == b"one"
+        assert files_at(path).read(path) == b"one"
         with pytest.raises(CorruptStoreError, match="at most 2 bytes"):
-            read_bytes(path, 2)
+            files_at(path).read(path, 2)
 
 
 def test_a_link_is_refused_in_a_look(tmp_path: Path) -> None:
@@ -184,7 +176,7 @@ def test_a_link_is_refused_in_a_look(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("a")
     for _ in range(2):
         with one_look():
-            for look in (read_bytes, readable_identity):
+            for look in (files_at("/").read, files_at("/").readable_identity):
                 with pytest.raises(CorruptStoreError):
                     look(str(tmp_path / "link"))
 
@@ -192,16 +184,16 @@ def test_a_link_is_refused_in_a_look(tmp_path: Path) -> None:
 def test_a_queue_file_is_opened_once_in_a_look(tmp_path: Path) -> None:
     path = _write(tmp_path / "a", b"one")
     with one_look():
-        with kept_view(path) as first:
+        with files_at(path).kept_view(path) as first:
             assert first.read(0, 3) == b"one"
-        with kept_view(path) as again:
+        with files_at(path).kept_view(path) as again:
             assert again is first
         (tmp_path / "new").write_bytes(b"two")
         os.replace(tmp_path / "new", path)
-        with kept_view(path) as later:
+        with files_at(path).kept_view(path) as later:
             assert later.read(0, 3) == b"two"
-        assert open_view(path).identity == later.identity
-    with kept_view(path) as outside:
+        assert files_at(path).view(path).identity == later.identity
+    with files_at(path).kept_view(path) as outside:
         assert outside is not later
 
 
@@ -213,7 +205,7 @@ def test_a_look_keeps_few_files_open(tmp_path: Path) -> None:
     before = count()
     with one_look():
         for path in paths:
-            kept_view(path).close()
+            files_at(path).kept_view(path).close()
         assert before < count() <= before + 150
     assert count() <= before
 

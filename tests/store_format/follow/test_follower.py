@@ -31,9 +31,8 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
-from store_format.files.read import read_range
+from store_format.files.files import Files
 from store_format.follow import follower as follower_room
-from store_format.follow import log_tail
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end, place_before
 from store_format.layouts import CQ_UNIT
@@ -472,13 +471,13 @@ def test_a_look_at_many_new_messages_opens_a_sample_of_the_queues(
     grown: tuple[Path, StoreFollower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker writes entries in the order of the log: 10,000 files need not be opened."""
-    (root, follower), opened = grown, list[str]()
+    (root, follower), opened, read_range = grown, list[str](), Files.read_range
 
-    def noted(path: str, position: int, length: int, size: int) -> bytes:
+    def noted(files: Files, path: str, position: int, length: int, size: int) -> bytes:
         opened.append(path)
-        return read_range(path, position, length, size)
+        return read_range(files, path, position, length, size)
 
-    monkeypatch.setattr(log_tail, "read_range", noted)
+    monkeypatch.setattr(Files, "read_range", noted)
     assert follower.look()
     assert ends(follower) == in_batch(root)
     assert set(ends(follower).values()) == {(0, 3)}

@@ -15,7 +15,7 @@ import pytest
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, StorePermissionError
 from store_format.files.paths import YOUNG_NS, is_settled
-from store_format.files.read import stat_identity
+from store_format.files.read import files_at
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.opened.store import Opened
 from store_format.read.store_root import compacted_topics
@@ -98,12 +98,12 @@ def test_each_change_is_seen_at_once(path: Path) -> None:
 def test_a_change_within_a_tick_of_the_clock_is_seen(path: Path) -> None:
     path.write_text(_number(1))
     _make_old(path, by_ns=-_HOUR_NS)  # as young as the clock can make it
-    before = stat_identity(str(path))
+    before = files_at(str(path)).stat_identity(str(path))
     assert _queues_of(path) == 1
     time_ns = path.stat().st_mtime_ns
     path.write_text(_number(2))
     os.utime(path, ns=(time_ns, time_ns))
-    assert stat_identity(str(path)) == before
+    assert files_at(str(path)).stat_identity(str(path)) == before
     assert _queues_of(path) == 2
 
 

@@ -229,7 +229,7 @@ def test_a_queue_whose_messages_a_broker_has_passed_is_lost(
     be a moment later.
     """
     monkeypatch.setattr(
-        "store_format.bookkeeping.journal.lock_holder", lambda path: 4711 if "/live" in path else None
+        "store_format.files.lock.StoreLock.holder", lambda path: 4711 if "/live" in path else None
     )
     root = make_store(tmp_path / "live")
     append(root, numbered("T", 0, 4) + numbered("U", 0, 4))
@@ -251,7 +251,7 @@ def test_a_queue_whose_messages_a_broker_has_passed_is_lost(
 def test_messages_that_a_broker_does_not_dispatch_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("store_format.bookkeeping.journal.lock_holder", lambda path: 4711)
+    monkeypatch.setattr("store_format.files.lock.StoreLock.holder", lambda path: 4711)
     root = make_store(tmp_path / "live")
     append(root, numbered("T", 0, 4), options=CommitOptions(clock=lambda: 1_700_000_100_000))
     append(root, numbered("T", 4, 4), options=CommitOptions(clock=lambda: 1_700_000_105_000))

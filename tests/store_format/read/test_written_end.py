@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping import journal as state
 from store_format.bookkeeping.journal import StoreState
 from store_format.errors import CorruptStoreError
+from store_format.files.lock import StoreLock
 from store_format.metadata.read import read_checkpoint
 from tests.store_format.read.test_readable_end import (
     Broker,
@@ -37,7 +37,7 @@ _CUT = 20
 def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, bool], None]:
     """Whether a broker runs on the store: it holds the lock, and its `abort` is there."""
     running: set[str] = set()
-    monkeypatch.setattr(state, "lock_holder", lambda path: 4711 if path in running else None)
+    monkeypatch.setattr(StoreLock, "holder", lambda path: 4711 if path in running else None)
 
     def turn(root: Path, is_up: bool) -> None:
         (running.add if is_up else running.discard)(f"{root}/lock")
