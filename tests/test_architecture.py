@@ -439,6 +439,24 @@ def test_functions_take_an_opened_store() -> None:
     assert 10 < len(found) <= 22, found
 
 
+# Rooms, and how many of their names other rooms import: the fewer, the more of a room can change by itself.
+_DOORS = {"store_format.bookkeeping": 26, "store_format.files": 43}
+
+
+@pytest.mark.process
+def test_few_names_of_a_room_are_used_outside() -> None:
+    found: dict[str, set[str]] = {room: set() for room in _DOORS}
+    for module in MODULES:
+        for node in _import_nodes((ROOT / module).read_text(encoding="utf-8")):
+            names = (
+                [] if isinstance(node, ast.Import) else [f"{node.module}.{each.name}" for each in node.names]
+            )
+            room = _room(names[0]) if names else ""
+            if room in found and room != _room(_dotted(module)):
+                found[room].update(names)
+    assert [room for room, names in found.items() if len(names) > _DOORS[room]] == [], found
+
+
 @pytest.mark.process
 def test_where_a_path_leads_is_asked_in_few_places() -> None:
     """To a disk, or to object storage: `Files` is chosen once."""
