@@ -15,7 +15,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.walk import Damage
 from store_format.files.paths import StoreFile
 from store_format.layouts import DLEDGER_HEAD, unpack
-from store_format.message.one import UnitCheck, UnitKind, check_unit
+from store_format.message.single import UnitCheck, UnitKind, check_unit
 from store_format.names import DELAY_LEVELS_MS
 from tests.support import oracle
 from tests.support.rows import ALL, BROKER, expected_row, table_rows

@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.plan.output_fields import OutputFields
-from rmq_spark.plan.splits import Split, StoreShare
+from rmq_spark.plan.splits import Split, StoreSplit
 from rmq_spark.plan.starts import reach_stores
 from store_format.consumequeue.slices import QueueSlice
 from store_format.files.paths import is_remote
@@ -64,7 +64,7 @@ class Scan:
             )
 
     def _read_share(
-        self, share: StoreShare, tolerance: Tolerance, where: CountingFilter | None
+        self, share: StoreSplit, tolerance: Tolerance, where: CountingFilter | None
     ) -> Iterator[pa.RecordBatch]:
         reach_stores(self.options)
         _FILES.forget_deleted()
@@ -140,7 +140,7 @@ class Scan:
 
 
 def _scanned(
-    reader: QueueReader, slices: Sequence[QueueSlice], share: StoreShare
+    reader: QueueReader, slices: Sequence[QueueSlice], share: StoreSplit
 ) -> Iterator[pa.RecordBatch]:
     assert share.scan is not None
     topics = {piece.topic for piece in slices}

@@ -54,7 +54,7 @@ _Part = tuple[int, "_Sized"]  # the number of the slice, and the part
 
 
 @dataclass(frozen=True, slots=True)
-class StoreShare:
+class StoreSplit:
     """The part of one store in a split: slices of queues.
 
     One pass over the commitlog files reads all slices. `scan` is a physical range of the commitlog that has
@@ -77,7 +77,7 @@ class StoreShare:
 class Split:
     """One Spark task's share of a read; without shares it reads nothing."""
 
-    shares: tuple[StoreShare, ...] = ()
+    shares: tuple[StoreSplit, ...] = ()
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ def splits_of_clients(
     ]
 
 
-def _whole_shares(own: StoreSlices) -> Iterator[StoreShare]:
+def _whole_shares(own: StoreSlices) -> Iterator[StoreSplit]:
     """The slices as they are, in at most two shares: by the consume queues, and by one scan of the log."""
     if own.slices:
         yield _share(own.store, own.slices)
@@ -264,7 +264,7 @@ def _splits_along_log(slices: Sequence[_Sized], options: ReadOptions, cores: int
     return [Split(tuple(_shares(members, ranges))) for members in groups]
 
 
-def _shares(slices: Sequence[_Sized], ranges: Mapping[int, tuple[int, int]]) -> Iterator[StoreShare]:
+def _shares(slices: Sequence[_Sized], ranges: Mapping[int, tuple[int, int]]) -> Iterator[StoreSplit]:
     found: dict[str, tuple[Store, list[QueueSlice]]] = {}
     for store, mine in groupby(slices, lambda each: each.store):
         found.setdefault(store.path, (store, []))[1].extend(each.slice for each in mine)
@@ -277,11 +277,11 @@ def _share(
     slices: Sequence[QueueSlice],
     scan: tuple[int, int] | None = None,
     ranges_of: Mapping[int, tuple[int, int]] = MappingProxyType({}),
-) -> StoreShare:
+) -> StoreSplit:
     """The share, with the objects that its task needs: of the files of the log and of its queues, those in
     which its messages and entries are.
     """
-    share = StoreShare(store.path, store.broker_name, store.commit_log_paths, tuple(slices), scan)
+    share = StoreSplit(store.path, store.broker_name, store.commit_log_paths, tuple(slices), scan)
     if not any(map(paths.is_remote, (store.path, *store.commit_log_paths))):
         return share
     ranges: dict[str, tuple[int, int]] = {}
@@ -352,7 +352,7 @@ def _physical_ranges(slices: Iterable[_Sized]) -> dict[int, tuple[int, int]]:
     return {id(piece): held for pieces, ranges in looked for piece, held in zip(pieces, ranges, strict=True)}
 
 
-def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterator[StoreShare]:
+def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterator[StoreSplit]:
     if not found.scanned:
         return
     for scan in pairwise(_scan_edges(found.cuts, options, len(found.scanned), cores)):

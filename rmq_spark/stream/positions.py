@@ -116,7 +116,7 @@ class StreamPositions:
         if self._reported is None or self._reported[0] != version:
             positions = {key: queue.max_offset for key, queue in self.stores.queues.items()}
             logs = {store.broker_name: store.log for store in self.stores.stores}
-            held = {broker: log.held_bytes for broker, log in logs.items() if log.held is not None}
+            held = {broker: log.held_bytes for broker, log in logs.items() if log.growing_files is not None}
             self._reported = version, StreamOffset(positions).to_json() | ({HELD: held} if held else {})
         return self._reported[1]
 

@@ -24,8 +24,8 @@ from store_format.index.updates import index_key_hashes
 from store_format.java.numbers import parse_long
 from store_format.message import sysflag
 from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, Integers, MessageColumns, encode
-from store_format.message.one import head_offset
 from store_format.message.properties import PropertyTable, tags_codes
+from store_format.message.single import head_offset
 from store_format.names import DELAY, DELAY_LEVELS_MS, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY, QueueKey
 from store_format.opened.store import OWN_DIRECTORY, Opened
 

@@ -38,7 +38,7 @@ from store_format.layouts import (
     OFFSET_MAX,
 )
 from store_format.message.locate import Identity, UnitRefs, stored_offsets, stored_sizes
-from store_format.message.one import HEAD_SIZE_MAX, UnitKind, check_unit, read_head
+from store_format.message.single import HEAD_SIZE_MAX, UnitKind, check_unit, read_head
 
 _PART_SIZE = 8 << 20
 _LIKELY_SIZE_MAX = 32 << 10
@@ -74,7 +74,7 @@ class CommitLog:
     whole_size: int = 0  # the length of a whole file, if no file of the log has it
     unusable: tuple[CorruptStoreError, ...] = ()
     begin: int = OFFSET_MAX  # where the log begins with a file that cannot be used, if it does
-    held: tuple[StoreFile, ...] | None = None  # the last files, if they are left out; see `open`
+    growing_files: tuple[StoreFile, ...] | None = None  # the last files, if they are left out; see `open`
 
     @staticmethod
     def open(directories: Sequence[str], cache: FileCache, *, holds_last: bool = False) -> CommitLog:
@@ -87,7 +87,7 @@ class CommitLog:
         wrong bytes, and if no file can be used.
 
         With `holds_last`, the log ends before the file that a broker writes: the last one with a message. It
-        and the empty files that a broker has allocated behind it are `held`.
+        and the empty files that a broker has allocated behind it are `growing_files`.
         """
         odd: dict[str, CorruptStoreError] = {}
         found = [
@@ -126,8 +126,8 @@ class CommitLog:
         ]
         if unusable and not files:
             raise unusable[0]
-        held = tuple(files[_last_begun(files, cache) :]) if holds_last else None
-        files = files[: len(files) - len(held or ())]
+        growing = tuple(files[_last_begun(files, cache) :]) if holds_last else None
+        files = files[: len(files) - len(growing or ())]
         return CommitLog(
             tuple(files),
             tuple(unusable + _size_findings(files) + _gaps(files, _usual_size(files))),
@@ -137,7 +137,7 @@ class CommitLog:
             tuple(directories),
             unusable=tuple(unusable),
             begin=found[0].start if found else OFFSET_MAX,
-            held=held,
+            growing_files=growing,
         )
 
     def relisted(self, cache: FileCache | None = None) -> CommitLog:
@@ -148,7 +148,9 @@ class CommitLog:
         for directory in self._directories:
             files_at(directory).look_again(directory)
         log = CommitLog.open(
-            self._directories, self._cache if cache is None else cache, holds_last=self.held is not None
+            self._directories,
+            self._cache if cache is None else cache,
+            holds_last=self.growing_files is not None,
         )
         return replace(log, whole_size=self.whole_size)
 
@@ -171,8 +173,12 @@ class CommitLog:
         """Bytes of the files that `holds_last` leaves out, or would leave out: about, as files have their
         full length from the start.
         """
-        held = self.files[_last_begun(self.files, self._cache) :] if self.held is None else self.held
-        return sum(file.size for file in held)
+        growing = (
+            self.files[_last_begun(self.files, self._cache) :]
+            if self.growing_files is None
+            else self.growing_files
+        )
+        return sum(file.size for file in growing)
 
     @property
     def file_size(self) -> int:

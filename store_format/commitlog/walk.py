@@ -28,7 +28,7 @@ from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache
 from store_format.files.view import FileView
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
-from store_format.message.one import UnitCheck, UnitKind, check_unit
+from store_format.message.single import UnitCheck, UnitKind, check_unit
 
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096

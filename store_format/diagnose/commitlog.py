@@ -23,7 +23,7 @@ from store_format.consumequeue.dispatch import find_entries
 from store_format.diagnose.problems import BODY_ADVICE, Findings, LogSummary, Severity
 from store_format.layouts import MAGIC_BLANK, OFFSET_MAX
 from store_format.message.locate import BadUnit, UnitRefs, locate
-from store_format.message.one import UnitKind, check_unit
+from store_format.message.single import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
 
 DAMAGE_ADVICE = (

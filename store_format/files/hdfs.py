@@ -135,11 +135,11 @@ class HdfsBucket(BucketClient):
                 f"{path}: HDFS gives user {denied[1]} no {denied[2]} permission; give it, or run as another "
                 "user (HADOOP_USER_NAME, or a Kerberos ticket), also the executors"
             )
-        told = text[:_TEXT_MAX] or type(error).__name__
+        why = text[:_TEXT_MAX] or type(error).__name__
         if isinstance(error, TimeoutError):
-            told = f"no whole answer in {self._timeout_s:g} s (fs.requestTimeout)"
+            why = f"no whole answer in {self._timeout_s:g} s (fs.requestTimeout)"
         return StoreUnreachableError(
-            f"{path}: HDFS could not be read, {told}; look whether the name node and the data nodes run, and "
+            f"{path}: HDFS could not be read, {why}; look whether the name node and the data nodes run, and "
             "at their address (HADOOP_CONF_DIR)"
         )
 

@@ -181,15 +181,15 @@ class ObjectBucket(BucketClient):
                 "whether they have expired. Of a session of Spark, the settings spark.hadoop.fs.s3a.* count "
                 "that are set before rmq_spark.register(spark) is called"
             )
-        told = "no answer that can be used"
+        why = "no answer that can be used"
         if "redirect" in text or "AuthorizationHeaderMalformed" in text:
-            told = "it names another address or region for the bucket"
+            why = "it names another address or region for the bucket"
         elif status:
-            told = f"it answered {status}"
+            why = f"it answered {status}"
         elif "TimedOut" in text:
-            told = f"no whole answer in {self._timeout_s:g} s (fs.requestTimeout)"
+            why = f"no whole answer in {self._timeout_s:g} s (fs.requestTimeout)"
         return StoreUnreachableError(
-            f"{path}: {self._host} could not be read, {told}, after several tries; look at the "
+            f"{path}: {self._host} could not be read, {why}, after several tries; look at the "
             "address, region and account of the service (fs.endpoint, fs.region; AWS_ENDPOINT_URL, "
             "AWS_REGION, AZURE_STORAGE_ACCOUNT_NAME)"
         )

@@ -108,7 +108,7 @@ class StoreFollower:
         self._is_full = False
         self._stuck_since = self._stuck_wait = 0
         self._catching_up_since: int | None = None
-        self._by_listing = store.log.held is not None or store.opened.is_remote
+        self._by_listing = store.log.growing_files is not None or store.opened.is_remote
 
     @property
     def log_end(self) -> int:
@@ -414,11 +414,11 @@ class StoreFollower:
         if is_first:
             newest = self._lacking(newest)
         trusts_all, queues = state is not StoreState.LIVE, self.queues
-        whole = {key: told for key, told in newest.items() if (trusts_all or told.is_whole) and key in queues}
+        whole = {key: end for key, end in newest.items() if (trusts_all or end.is_whole) and key in queues}
         followed = follow_queues(queues, whole, self._pending.keys())
         ends = {key: Queue(self.store, grown, None, newest[key].mark) for key, grown in followed.items()}
         is_all = len(ends) == len(newest)
-        left = {} if is_all else {key: told for key, told in newest.items() if key not in ends}
+        left = {} if is_all else {key: end for key, end in newest.items() if key not in ends}
         for key in left:
             if self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
                 known = self.queues.get(key)
@@ -437,9 +437,9 @@ class StoreFollower:
     def _lacking(self, newest: dict[QueueKey, Newest]) -> dict[QueueKey, Newest]:
         """The newest messages of chosen queues, where `queues` end before them."""
         return {
-            key: told
-            for key, told in newest.items()
-            if ((queue := self.queues.get(key)) is None or queue.range.max_offset < told.stop)
+            key: end
+            for key, end in newest.items()
+            if ((queue := self.queues.get(key)) is None or queue.range.max_offset < end.stop)
             and self._choice.chooses_queue(key[0], self.store.broker_name, key[1])
         }
 
@@ -659,7 +659,7 @@ def _listed(opened: Opened, log: CommitLog) -> Hashable:
     """What changes with each change of the store that counts: the versions of all files; of a log without its
     last file, those of the log, and the names of the topics.
     """
-    if log.held is None:
+    if log.growing_files is None:
         paths = (opened.path, *log.directories)
         return frozenset(each for path in paths for each in files_at(path).versions(path))
     return log.files, *(

@@ -2,7 +2,7 @@
 
     head | body | topic length | topic | properties length | properties
 
-`message/one.py` has the same checks for one unit, and the words for what is wrong.
+`message/single.py` has the same checks for one unit, and the words for what is wrong.
 """
 
 from __future__ import annotations

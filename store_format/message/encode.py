@@ -33,9 +33,9 @@ from store_format.layouts import CRC_PROPERTY_SIZE, MAGIC_V1, MAGIC_V2, MESSAGE_
 from store_format.message.columns import BODY_SIZE_MAX
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.locate import Units
-from store_format.message.one import CRC_MASK, head_offset, head_variant
 from store_format.message.properties import PropertyTable, crc_properties
 from store_format.message.property_encoder import encode_property_columns, without_crc_property
+from store_format.message.single import CRC_MASK, head_offset, head_variant
 from store_format.message.sysflag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 
 MESSAGE_SIZE_MAX = 4 << 20  # MessageStoreConfig.maxMessageSize

@@ -21,8 +21,8 @@ from store_format.errors import CorruptStoreError
 from store_format.files.paths import StoreFile
 from store_format.layouts import MESSAGE_HEADS
 from store_format.message import sysflag
-from store_format.message.one import Located, QueuePlace, Wrong, head_offset, head_variant, locate_one
 from store_format.message.properties import PropertyTable
+from store_format.message.single import Located, QueuePlace, Wrong, head_offset, head_variant, locate_one
 
 _Ints = NDArray[np.int64]
 

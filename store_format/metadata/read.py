@@ -153,8 +153,8 @@ def load_config(
     if error is not None and is_needed:
         raise _lost(error) from error
     if error is not None:
-        told = f"{error}; no .bak can be read instead, so {path} counts as lost"
-        _warn_once(told, files_at(error.file).stat_identity(error.file))
+        text = f"{error}; no .bak can be read instead, so {path} counts as lost"
+        _warn_once(text, files_at(error.file).stat_identity(error.file))
     return None
 
 

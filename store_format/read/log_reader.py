@@ -25,7 +25,7 @@ from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8
 from store_format.message.columns import DecodeOptions
 from store_format.message.locate import BadUnit, UnitRefs, Units, locate
-from store_format.message.one import head_offset
+from store_format.message.single import head_offset
 from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance

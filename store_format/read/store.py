@@ -39,7 +39,7 @@ from store_format.files.paths import refuse
 from store_format.files.read import FileCache, all_answered, files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
-from store_format.message.one import HEAD_SIZE_MAX, read_head
+from store_format.message.single import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import known_topics
 from store_format.names import QueueKey, is_light_queue
 from store_format.opened.store import Opened
@@ -78,7 +78,7 @@ class Store:
     unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)
     unfiled_queues: Unfiled | None = field(default=None, repr=False, compare=False)
     fail_on_unknown: bool | None = field(default=None, repr=False, compare=False)
-    _lost: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
+    _unfiled: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
 
     @classmethod
     @all_answered()
@@ -183,10 +183,10 @@ class Store:
         )
         self.pass_over(refused)
         self._warn_of_gone(taken)
-        lost, question = self._lost.among(self, taken, select)
+        lost, question = self._unfiled.among(self, taken, select)
         if question is not None:
             self._ask(question)
-        left_out = lost.keys() | self._lost.deleted_in(taken)
+        left_out = lost.keys() | self._unfiled.deleted_in(taken)
         if not left_out:
             return taken
         queues = {key: queue for key, queue in taken.queues.items() if key not in left_out}
@@ -200,17 +200,17 @@ class Store:
             self.pass_over([question])
         else:
             but = ", except those that a broker files when it starts" * (self.state is StoreState.CRASHED)
-            self._lost.warn(str(question), "%s These messages are left out%s", question, but)
+            self._unfiled.warn(str(question), "%s These messages are left out%s", question, but)
 
     def look_again_for(self, keys: Collection[QueueKey] | None) -> None:
         """Says that these queues have messages, None: that any may have: one that has no files at the next
         look has lost them.
         """
-        self._lost.look_again_for(keys)
+        self._unfiled.look_again_for(keys)
 
     def without_memory(self) -> Self:
         """The store without what earlier looks have found out about queues without files."""
-        return replace(self, _lost=UnfiledQueues())
+        return replace(self, _unfiled=UnfiledQueues())
 
     def _warn_of_gone(self, taken: Snapshot) -> None:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
@@ -219,18 +219,18 @@ class Store:
             given_up = given_up_places(self.opened, self.log, (queue.bounds for queue in queues.values()))
             if given_up:
                 first, count = given_up[0], sum(each.count for each in given_up)
-                told = "%s: an earlier recovery gave up %d message%s of these queues, the first %s offset %d"
+                text = "%s: an earlier recovery gave up %d message%s of these queues, the first %s offset %d"
                 name = f"{shown(first.topic)}-{first.queue_id}"
                 plural = "s" * (count != 1)
-                self._lost.warn(tuple(given_up), told, self.path, count, plural, name, first.first)
+                self._unfiled.warn(tuple(given_up), text, self.path, count, plural, name, first.first)
             gone = []
-            if taken.state is not StoreState.LIVE and taken.log.held is None:
+            if taken.state is not StoreState.LIVE and taken.log.growing_files is None:
                 gone = gone_by_ledger(
                     self.opened, taken.log, lambda: {key: queue.max_offset for key, queue in queues.items()}
                 )
             if gone:
-                told, count = "%s: %d messages are lost, the first %s", sum(each.count for each in gone)
-                self._lost.warn(tuple(gone), told, self.path, count, gone[0])
+                text, count = "%s: %d messages are lost, the first %s", sum(each.count for each in gone)
+                self._unfiled.warn(tuple(gone), text, self.path, count, gone[0])
 
     def pass_over(self, errors: Iterable[StoreError]) -> None:
         """Notes files that may not be read, with one warning for all new ones.
@@ -279,7 +279,7 @@ class Store:
         # a commit made progress meanwhile: survey what was complete before
         if CommitState.read(self.opened) != before:
             found = look(self.log.relisted(), stop=CommitState.committed_end(self.opened))
-        self._lost.warn_of_hidden(self, found.queues)
+        self._unfiled.warn_of_hidden(self, found.queues)
         return found
 
     def _surveyed(self, select: Callable[[str], bool], cut_bytes: int = 64 << 20) -> LogQueues:
@@ -301,7 +301,7 @@ class Store:
     def queues(self, select: Callable[[str], bool] = lambda topic: True) -> list[Queue]:
         """Returns every queue of the selected topics, sorted by topic and queue id."""
         if not self.has_consume_queues:
-            self._lost.warn_of_none(self)
+            self._unfiled.warn_of_none(self)
             return self._scanned(self._surveyed(select))
         taken = self._snapshot(select)
         if not taken.damaged:
@@ -333,7 +333,7 @@ class Store:
                 have = f"its queues are {ids}" if ids else f"the topics are {first_names(self.topics())}"
                 raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
         else:
-            self._lost.warn_of_none(self)
+            self._unfiled.warn_of_none(self)
         for scanned in self._scanned(self._surveyed(topic.__eq__)):
             if scanned.queue_id == queue_id:
                 return scanned
@@ -422,7 +422,7 @@ class Queue:
         messages out: `max_offset` and these.
         """
         bounds = self.range.bounds
-        if self.store.log.held is None or bounds is None:
+        if self.store.log.growing_files is None or bounds is None:
             return self.max_offset
         filed = FiledQueue(self.topic, self.queue_id, bounds.directory, bounds.kind)
         there = filed.bounds(self.store.log.min_offset, scan=True)
@@ -668,8 +668,8 @@ def find_queues(store: Store, choice: QueueChoice, *, level: int = logging.WARNI
     damaged = [(key, error) for key, error in snapshot.damaged.items() if key not in snapshot.lost]
     if damaged:
         (topic, queue_id), error = damaged[0]
-        told = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
-        _log.log(level, told, len(damaged), topic, queue_id, error)
+        text = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
+        _log.log(level, text, len(damaged), topic, queue_id, error)
     lost = {key for key in snapshot.damaged if choice.chooses_queue(key[0], store.broker_name, key[1])}
     if not lost:
         return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)

@@ -314,5 +314,5 @@ def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None
     new = [topic for topic in said.compacted if topic not in said.named and select(topic)]
     if new:
         said.named.update(new)
-        told = "%s: compacted topics (cleanup.policy=COMPACTION): %s: %s"
-        _log.warning(told, opened.path, first_names(new), COMPACTED)
+        text = "%s: compacted topics (cleanup.policy=COMPACTION): %s: %s"
+        _log.warning(text, opened.path, first_names(new), COMPACTED)

@@ -75,7 +75,7 @@ from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8
 from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 from store_format.message.locate import locate
-from store_format.message.one import UnitKind, check_unit
+from store_format.message.single import UnitKind, check_unit
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.opened.store import Opened

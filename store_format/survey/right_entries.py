@@ -37,7 +37,7 @@ from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message import sysflag
 from store_format.message.locate import Units, inner_batches, locate
-from store_format.message.one import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
+from store_format.message.single import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.survey.log_end import entry_at

@@ -97,7 +97,7 @@ def take_snapshot(
     snapshot is taken again up to what was committed before: no part of a batch is ever visible. What may not
     be read is `refused`, as by `list_queues`. Raises StoreNotFoundError for a lost commitlog.
     """
-    if log.held is not None:
+    if log.growing_files is not None:
         return _recovered(opened, log, select, refused, CommitState.read(opened).base)
     before = CommitState.read(opened)
     if state is StoreState.CRASHED and not before.is_own:
@@ -413,7 +413,7 @@ def find_log_end(opened: Opened, log: CommitLog, state: StoreState) -> int | Non
     queues. Raises StoreNotFoundError for a lost commitlog.
     """
     before = CommitState.read(opened)
-    if log.held is not None:
+    if log.growing_files is not None:
         _, readable = ends_after_crash(
             opened, log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+from rmq_spark.broker.pop.share import PopGroup, ShareOptions
 from store_format import MessageStore
 from store_format.java.fastjson import loads
 from store_format.metadata.read import decode_order_infos, read_order_infos
@@ -90,7 +90,7 @@ def test_the_file_that_a_broker_left(pop_runs: PopRuns) -> None:
     assert popped == {(each.queue_id, each.offset) for each in handles}
     (now,) = {info.pop_time for info in infos.values()}
     options = ShareOptions(fifo=True, clock_ms=lambda: now)
-    share = ConsumerShare.open(MessageStore.open(str(store)), IN_ORDER, STEPS, options)
+    share = PopGroup.open(MessageStore.open(str(store)), IN_ORDER, STEPS, options)
     assert share.run(lambda state: state.order.batches) == infos
     assert path.read_bytes() == data
     acknowledged = {queue for queue, info in infos.items() if info.commit_offset_bit}

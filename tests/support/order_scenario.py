@@ -24,13 +24,13 @@ def run_ordered_pop(root: str) -> None:
 
     A run after a kill goes on with the batches that the run before has popped.
     """
-    from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+    from rmq_spark.broker.pop.share import PopGroup, ShareOptions
     from store_format import MessageStore
     from store_format.pop import log
 
     vars(log).update(_COMPACT_SIZE=400, _COMPACT_FACTOR=1)
     options = ShareOptions(init_mode="MIN", fifo=True, clock_ms=lambda: BEGIN_MS)
-    share = ConsumerShare.open(MessageStore.open(root), "g", "T", options)
+    share = PopGroup.open(MessageStore.open(root), "g", "T", options)
     share.begin([(0, queue_id) for queue_id in _QUEUES])
     for queue_id in _QUEUES:
         while not _is_last(share, queue_id):

@@ -27,7 +27,7 @@ PLANTED = (
     # ---- the format ----------------------------------------------------------------------------------------
     Planted(
         "A body's CRC is stored without its top bit.",
-        "store_format/message/one.py",
+        "store_format/message/single.py",
         "return crc32(buffer[start:stop]) & CRC_MASK",
         "return crc32(buffer[start:stop])",
         ("tests/store_format/message/test_check.py",),

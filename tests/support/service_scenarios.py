@@ -344,14 +344,14 @@ def _run_pop(root: str) -> None:
 
 
 def _pop_revive_and_bury(root: str) -> None:
-    from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+    from rmq_spark.broker.pop.share import PopGroup, ShareOptions
     from rmq_spark.services import run_once
     from store_format import MessageStore
     from store_format.metadata.values import SubscriptionGroup
 
     seconds = [0]
     options = ShareOptions(init_mode="MIN", clock_ms=lambda: BEGIN_MS + seconds[0] * _SECOND)
-    share = ConsumerShare.open(MessageStore.open(root), "g", "T", options)
+    share = PopGroup.open(MessageStore.open(root), "g", "T", options)
     share.begin([(0, 0), (0, 1)])
     _pop_all(share, 0, acknowledged=lambda offset: offset % 3 != 0)
     seconds[0] = 61
@@ -431,12 +431,12 @@ def _make_broker_popped(root: Path) -> None:
 
 def _run_hand_over(root: str) -> None:
     """Takes over what a broker has in flight, pops and acknowledges some, and hands all over."""
-    from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+    from rmq_spark.broker.pop.share import PopGroup, ShareOptions
     from store_format.pop.state import PopState
     from store_format.read.store import Store
 
     options = ShareOptions(clock_ms=lambda: _BROKER_GONE_MS + 7_000, init_mode="MIN")
-    share = ConsumerShare.open(Store.open(root), "CG_pop", "PopWork", options)
+    share = PopGroup.open(Store.open(root), "CG_pop", "PopWork", options)
 
     def work(state: PopState) -> None:
         while state.queues[0, 1].next_offset < 29:

@@ -15,8 +15,8 @@ from store_format.errors import CorruptStoreError, InvalidReceiptHandleError, Op
 from store_format.message import sysflag
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_host, offset_msg_id
-from store_format.message.one import SingleUnit, UnitPlace
 from store_format.message.properties import decode_properties
+from store_format.message.single import SingleUnit, UnitPlace
 from store_format.names import (
     BORN_HOST,
     CLIENT_PROPERTIES,

@@ -19,7 +19,7 @@ from types import TracebackType
 
 from rmq_spark.broker.pop.message import Counters, MessageView, ReceiptHandle
 from rmq_spark.broker.pop.order import OrderPop
-from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+from rmq_spark.broker.pop.share import PopGroup, ShareOptions
 from rmq_spark.broker.pop.topic_pop import DeadLetters, PopRequest, ShareRules, Subscription, TopicPop
 from rmq_spark.broker.pop.waiting import StoreLook, Waiter, WaiterClosedError, WaiterLook, notify
 from rmq_spark.consume.consumer import consuming_group
@@ -72,7 +72,7 @@ class _StorePop:
         self.root, self.opened = root, Opened(root)
         self.topics: Mapping[str, TopicPop] = {}
         self._settings = settings
-        self._shares: dict[str, ConsumerShare] = {}
+        self._shares: dict[str, PopGroup] = {}
         self._names = _topics_of(settings.subscriptions, settings.group)  # the topics of a look
         self._version = 0
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class _StorePop:
         """Takes in the queues of a look. Opens a topic that the store has, and sets offsets of new queues.
 
         A look at other topics is left out: the subscriptions have changed since. Raises what
-        `ConsumerShare.open` raises.
+        `PopGroup.open` raises.
         """
         if look.version <= self._version:
             return
@@ -112,7 +112,7 @@ class _StorePop:
         self._settings.counters.add(lost=share.take_lost())
         pop.take_queues(found)
 
-    def change(self, settings: PopSettings) -> list[ConsumerShare]:
+    def change(self, settings: PopSettings) -> list[PopGroup]:
         """Takes other subscriptions. Returns the shares of the topics that are not subscribed any more.
 
         The next look opens new topics. The caller closes the shares as soon as no call uses their topics.
@@ -132,7 +132,7 @@ class _StorePop:
         settings = self._settings
         group = consuming_group(self.root, settings.group)
         _refuse_too_many_files(self.root, len(self._shares))
-        share = ConsumerShare.open(look.store, settings.group, topic, settings.share)
+        share = PopGroup.open(look.store, settings.group, topic, settings.share)
         max_attempts = group.retry_max_times + 1 if settings.max_attempts is None else settings.max_attempts
         pop = (OrderPop if share.is_ordered else TopicPop)(
             topic,
@@ -149,7 +149,7 @@ class _StorePop:
         self.topics = {**self.topics, topic: pop}
         return pop
 
-    def _give_up(self, share: ConsumerShare, group: SubscriptionGroup) -> Callable[[DeadLetters], None]:
+    def _give_up(self, share: PopGroup, group: SubscriptionGroup) -> Callable[[DeadLetters], None]:
         def give_up(dead: DeadLetters) -> None:
             try:
                 self._settings.counters.add(dead_letters=share.bury(group, dead))
@@ -179,7 +179,7 @@ class _StorePop:
         if errors:
             raise errors[0]
 
-    def _correct(self, pop: TopicPop, share: ConsumerShare) -> None:
+    def _correct(self, pop: TopicPop, share: PopGroup) -> None:
         """Lowers offsets behind the end of their queues, and sets those that the in-flight log has lost."""
         queues = pop.queues
         wrong = share.run(
@@ -428,7 +428,7 @@ class OpenedStores:
         if before is not None:
             before.close()
 
-    def _close_shares(self, shares: Sequence[ConsumerShare]) -> None:
+    def _close_shares(self, shares: Sequence[PopGroup]) -> None:
         """Closes shares that no new call can reach, as soon as the present calls have ended."""
         if not shares:
             return

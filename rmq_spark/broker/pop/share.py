@@ -110,8 +110,8 @@ class ShareOptions:
     clock_ms: Callable[[], int] = epoch_ms
 
 
-class ConsumerShare:
-    """The share of one consumer; threads may use it together. `ConsumerShare.open` makes one.
+class PopGroup:
+    """A group that pops one topic of one store, as one consumer of it has it; threads may use it together.
 
     `lost` counts messages that were deleted before the group could read them. `is_ordered`: the group pops in
     order, see `rmq_spark.broker.pop.order`.
@@ -133,7 +133,7 @@ class ConsumerShare:
         self._keeping = threading.Lock()
 
     @classmethod
-    def open(cls, store: Store, group: str, topic: str, options: ShareOptions | None = None) -> ConsumerShare:
+    def open(cls, store: Store, group: str, topic: str, options: ShareOptions | None = None) -> PopGroup:
         """Joins the consumers of the group, and takes over what a broker has in flight.
 
         Raises OptionError for a name that RocketMQ does not allow and for a group with queries that read
@@ -435,7 +435,7 @@ def _begin_queues(
     known: Mapping[QueueKey, int],
     first_offset: Callable[[int, int, int], int],
 ) -> _Begun:
-    """Sets the next offsets of these queues, see `ConsumerShare.begin`; a change of the in-flight log.
+    """Sets the next offsets of these queues, see `PopGroup.begin`; a change of the in-flight log.
 
     `known` are the committed offsets. `first_offset` tells from (flag, first offset, end) of a queue where a
     group without an offset begins.

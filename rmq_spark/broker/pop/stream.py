@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
-from rmq_spark.broker.pop.share import ConsumerShare, InitMode, ShareOptions, epoch_ms, is_ordered
+from rmq_spark.broker.pop.share import InitMode, PopGroup, ShareOptions, epoch_ms, is_ordered
 from rmq_spark.consume.consumer import MessageQueue, consuming_group
 from rmq_spark.consume.stream_offset import PopOffset, PoppedRange, StreamOffset
 from rmq_spark.options.group_options import PopOptions
@@ -111,7 +111,7 @@ class _StreamShares:
         self._options = options
         self._owner = owner
         self._losses = Losses(stores.options.fail_on_data_loss, keeps_offsets=False)
-        self._shares: dict[_ShareKey, ConsumerShare] = {}
+        self._shares: dict[_ShareKey, PopGroup] = {}
         self._groups: dict[_ShareKey, SubscriptionGroup] = {}
         self._begun: dict[_ShareKey, set[PopQueue]] = {}  # the queues that have a next offset
         self._queues = _SharedQueues(stores, options)
@@ -121,7 +121,7 @@ class _StreamShares:
     def open(self) -> None:
         """Joins the group.
 
-        Raises OptionError for a topic that no store has, and what `ConsumerShare.open` raises.
+        Raises OptionError for a topic that no store has, and what `PopGroup.open` raises.
         """
         refuse_unknown_names(self._stores.stores, self._stores.options, list(self._stores.queues))
         for share_key, keys in self._queues.by_share().items():
@@ -132,7 +132,7 @@ class _StreamShares:
         for share in self._shares.values():
             share.close()
 
-    def _opened(self, key: _ShareKey) -> ConsumerShare:
+    def _opened(self, key: _ShareKey) -> PopGroup:
         """The share of a topic on a broker. A topic may be created on a broker while the query runs."""
         share = self._shares.get(key)
         if share is None:
@@ -141,7 +141,7 @@ class _StreamShares:
             mode: InitMode = "MIN" if self._options.from_first else "MAX"
             options = ShareOptions(init_mode=mode, clock_ms=self.now_ms)
             self._groups[key] = _group_of(store, self._options.group)
-            share = self._shares[key] = ConsumerShare.open(store, self._options.group, topic, options)
+            share = self._shares[key] = PopGroup.open(store, self._options.group, topic, options)
         return share
 
     # ---- between micro-batches -----------------------------------------------------------------------------
@@ -165,9 +165,7 @@ class _StreamShares:
         found: list[PoppedRange] = []
         for (_, broker), share in self._shares.items():
 
-            def change(
-                state: PopState, share: ConsumerShare = share, broker: str = broker
-            ) -> list[PoppedRange]:
+            def change(state: PopState, share: PopGroup = share, broker: str = broker) -> list[PoppedRange]:
                 now, renewed = self.now_ms(), []
                 for point in [each for each in state.check_points() if each.owner == self._owner]:
                     queue = MessageQueue(share.topic_of(point.flag), broker, point.queue_id)
@@ -220,7 +218,7 @@ class _StreamShares:
         stops = {key: max(self._stores.queues[key].max_offset, begin) for key, begin in begins.items()}
         return _Ready(begins, stops, len(members), again)
 
-    def _due_again(self, share_key: _ShareKey, share: ConsumerShare) -> list[_DueAgain]:
+    def _due_again(self, share_key: _ShareKey, share: PopGroup) -> list[_DueAgain]:
         """The messages of a share that wait to be delivered again; the oldest first."""
         now, queues = self.now_ms(), self._stores.queues
         keys = share.run(lambda state: [point.key for point in state.again.due(now)])
@@ -263,7 +261,7 @@ class _StreamShares:
             self._bury(share, self._groups[share_key], [point for _, point, is_dead in taken if is_dead])
         return found
 
-    def _bury(self, share: ConsumerShare, group: SubscriptionGroup, points: Sequence[CheckPoint]) -> None:
+    def _bury(self, share: PopGroup, group: SubscriptionGroup, points: Sequence[CheckPoint]) -> None:
         """Stores messages as dead letters; if that fails they are tried again after their invisible time."""
         messages = [(point, position) for point in points for position in range(len(point.offsets))]
         if not messages:
@@ -316,7 +314,7 @@ class _StreamShares:
 
     # ---- one share -----------------------------------------------------------------------------------------
 
-    def _begin_new(self, share_key: _ShareKey, keys: Sequence[MessageQueue]) -> ConsumerShare:
+    def _begin_new(self, share_key: _ShareKey, keys: Sequence[MessageQueue]) -> PopGroup:
         """Sets the next offset of queues that the group has not popped, also of those without a message.
 
         A group that is new to the topic begins as `consumeFromWhere` says. Queues that are created later are
@@ -340,7 +338,7 @@ class _StreamShares:
         begun |= firsts.keys()
         return share
 
-    def _by_share(self, ranges: Sequence[PoppedRange]) -> list[tuple[ConsumerShare, list[PoppedRange]]]:
+    def _by_share(self, ranges: Sequence[PoppedRange]) -> list[tuple[PopGroup, list[PoppedRange]]]:
         """The ranges of each share. Ranges of topics that are subscribed no longer are left out."""
         found: dict[_ShareKey, list[PoppedRange]] = {}
         for each in ranges:
@@ -487,7 +485,7 @@ class _SharedQueues:
 class _DueAgain:
     """One message that waits to be delivered again from its own place, by the key of its check point."""
 
-    share: ConsumerShare
+    share: PopGroup
     name: MessageQueue
     queue: Queue
     key: PointKey

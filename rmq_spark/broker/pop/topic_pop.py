@@ -38,7 +38,7 @@ from rmq_spark.broker.pop.message import (
     position_of,
     unknown_handle,
 )
-from rmq_spark.broker.pop.share import ConsumerShare
+from rmq_spark.broker.pop.share import PopGroup
 from rmq_spark.broker.pop.waiting import notify
 from rmq_spark.consume.consumer import Tags
 from rmq_spark.consume.sql92 import CountingFilter
@@ -56,7 +56,7 @@ from store_format.errors import (
 )
 from store_format.java.text import java_hash
 from store_format.message.locate import Identity
-from store_format.message.one import UnitPlace, decode_unit
+from store_format.message.single import UnitPlace, decode_unit
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import TAGS
 from store_format.pop.records import CheckPoint
@@ -305,7 +305,7 @@ class TopicPop:
         self,
         topic: str,
         broker_name: str,
-        share: ConsumerShare,
+        share: PopGroup,
         subscription: Subscription,
         *,
         rules: ShareRules,
@@ -618,7 +618,7 @@ class TopicPop:
         self.wake()
 
     def revive(self, lock_timeout: float | None = None, until_ms: int = 0) -> None:
-        """Stores due messages again, as `ConsumerShare.revive`. Those that no longer exist count as lost."""
+        """Stores due messages again, as `PopGroup.revive`. Those that no longer exist count as lost."""
         self._counters.add(lost=self.share.revive(lock_timeout=lock_timeout, until_ms=until_ms).gone)
 
     def wake(self) -> None:
@@ -692,7 +692,7 @@ def _note_deleted(counters: Counters, queue: Queue, start: int, count: int) -> N
     )  # fmt: skip
 
 
-def _skip_deleted(share: ConsumerShare, key: PopQueue, queue: Queue) -> int:
+def _skip_deleted(share: PopGroup, key: PopQueue, queue: Queue) -> int:
     """Moves the next offset to the first message that the store has now. Returns how many it passes over.
 
     The queue was listed before retention deleted the messages: entries that were read ahead lead to them.

@@ -111,8 +111,8 @@ class Timer:
         if not conf.timer_stop_dequeue and not plan.has_more_new:
             _choose_slots(plan, state, ledger)
         if plan.lost:
-            told = "%s: %d timer messages that are due are not in the commitlog, where the timerlog has them"
-            _log.warning(told, store.path, plan.lost)
+            text = "%s: %d timer messages that are due are not in the commitlog, where the timerlog has them"
+            _log.warning(text, store.path, plan.lost)
         if plan.changes:
             refuse_timeline(store.opened, conf)
             _warn_of_clock(plan)

@@ -19,7 +19,7 @@ from store_format.display.text import shown
 
 if TYPE_CHECKING:
     from store_format import MessageStore
-    from store_format.message.one import UnitCheck, UnitField
+    from store_format.message.single import UnitCheck, UnitField
 
 _LINE = 16
 _FIELD_BYTES_SHOWN = 256
@@ -75,7 +75,7 @@ class _Record:
         return bool(self.check.kind == "ok")
 
     def fields(self) -> list[UnitField]:
-        from store_format.message.one import unit_fields
+        from store_format.message.single import unit_fields
 
         return unit_fields(self.data)
 
@@ -103,7 +103,7 @@ def _records(stores: list[MessageStore], place: str) -> list[_Record]:
 
 
 def _at(store: MessageStore, offset: int) -> _Record:
-    from store_format.message.one import check_unit
+    from store_format.message.single import check_unit
 
     file = store.log.file_at(offset)
     if file is None:

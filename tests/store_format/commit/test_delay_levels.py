@@ -14,7 +14,7 @@ from store_format.commit.recover import recover as plan_recovery
 from store_format.diagnose import diagnose
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
-from store_format.message.one import head_offset
+from store_format.message.single import head_offset
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC

@@ -13,7 +13,7 @@ from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.message import sysflag
-from store_format.message.one import head_offset
+from store_format.message.single import head_offset
 from tests.support import oracle
 from tests.support.reads import flip
 from tests.support.referee.made import BrokerStore

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from store_format.message.locate import locate
-from store_format.message.one import UnitKind, check_unit
+from store_format.message.single import UnitKind, check_unit
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import unit_refs

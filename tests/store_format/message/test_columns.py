@@ -23,7 +23,7 @@ from store_format.message import decode as decoding
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.decode import decode, decode_parts
 from store_format.message.locate import Identity
-from store_format.message.one import unit_fields
+from store_format.message.single import unit_fields
 from tests.support import oracle
 from tests.support.oracle import Message, OracleError, SubMessage
 from tests.support.rows import ALL, BROKER, expected_row, inner_rows, placed, refs_of, rows_of

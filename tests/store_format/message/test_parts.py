@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.message.locate import locate
-from store_format.message.one import UnitKind, check_unit, unit_fields
+from store_format.message.single import UnitKind, check_unit, unit_fields
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import unit_refs

@@ -16,8 +16,8 @@ from store_format import MessageStore
 from store_format.files.view import FileView
 from store_format.message.encode import edited_properties, encode
 from store_format.message.locate import Identity
-from store_format.message.one import HEAD_SIZE_MAX
 from store_format.message.properties import PropertyTable
+from store_format.message.single import HEAD_SIZE_MAX
 from store_format.read.stored_messages import read_stored, read_stored_slice, read_units
 from tests.support.fixtures import Golden
 from tests.support.popped import TOPIC, popped_store

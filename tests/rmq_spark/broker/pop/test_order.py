@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+from rmq_spark.broker.pop.share import PopGroup, ShareOptions
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError, OptionError
@@ -190,18 +190,18 @@ def root(tmp_path: Path) -> Path:
     return popped_store(tmp_path / "s", 20, queues=2)
 
 
-def _open(root: Path, *, fifo: bool | None = True, now: int = NOW) -> ConsumerShare:
+def _open(root: Path, *, fifo: bool | None = True, now: int = NOW) -> PopGroup:
     options = ShareOptions(fifo=fifo, clock_ms=lambda: now)
-    return ConsumerShare.open(MessageStore.open(str(root)), GROUP, TOPIC, options)
+    return PopGroup.open(MessageStore.open(str(root)), GROUP, TOPIC, options)
 
 
-def _killed(share: ConsumerShare) -> None:
+def _killed(share: PopGroup) -> None:
     """The system drops the locks of a process that is killed."""
     share._keeper.close()
     share._lease.end()
 
 
-def _pop(share: ConsumerShare, queue_id: int, count: int = 3) -> OrderInfo:
+def _pop(share: PopGroup, queue_id: int, count: int = 3) -> OrderInfo:
     def change(state: PopState) -> OrderInfo:
         start = state.queues[0, queue_id].next_offset
         return state.order.hand_out(
@@ -211,11 +211,11 @@ def _pop(share: ConsumerShare, queue_id: int, count: int = 3) -> OrderInfo:
     return share.run(change)
 
 
-def _ack(share: ConsumerShare, queue_id: int, offset: int, info: OrderInfo) -> bool:
+def _ack(share: PopGroup, queue_id: int, offset: int, info: OrderInfo) -> bool:
     return share.run(lambda state: state.order.acknowledge(queue_id, offset, info.pop_time))
 
 
-def _batches(share: ConsumerShare) -> dict[int, OrderInfo]:
+def _batches(share: PopGroup) -> dict[int, OrderInfo]:
     return share.run(lambda state: dict(state.order.batches))
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from rmq_spark.broker.pop import revive
 from rmq_spark.broker.pop.revive import ReviveCounts, bits_of, first_due, positions_of, revive_due
-from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+from rmq_spark.broker.pop.share import PopGroup, ShareOptions
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
@@ -44,14 +44,14 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def share(root: Path) -> Iterator[ConsumerShare]:
+def share(root: Path) -> Iterator[PopGroup]:
     share = open_share(root, init_mode="MIN")
     share.begin(QUEUES)
     yield share
     share.close()
 
 
-def wait_until(share: ConsumerShare, ms: int) -> None:
+def wait_until(share: PopGroup, ms: int) -> None:
     clock = share.options.clock_ms
     assert isinstance(clock, Clock)
     clock.ms = ms
@@ -61,13 +61,11 @@ def copies(root: Path) -> list[Message]:
     return sorted((m for m in messages_of(root) if m.topic == RETRY), key=lambda m: m.queue_offset)
 
 
-def in_flight(share: ConsumerShare) -> int:
+def in_flight(share: PopGroup) -> int:
     return share.run(lambda state: state.in_flight)
 
 
-def test_what_is_not_acknowledged_comes_again_after_its_time_and_once(
-    share: ConsumerShare, root: Path
-) -> None:
+def test_what_is_not_acknowledged_comes_again_after_its_time_and_once(share: PopGroup, root: Path) -> None:
     point = pop(share, (0, 0), 4)
     pop(share, (0, 1), 3)
     share.run(lambda state: state.ack(point.key, [0, 2]))
@@ -89,7 +87,7 @@ def test_what_is_not_acknowledged_comes_again_after_its_time_and_once(
     assert read_group_offsets(Opened(str(root)), "g")[RETRY, 0] == 0
 
 
-def test_an_old_handle_acknowledges_nothing_after_the_revive(share: ConsumerShare) -> None:
+def test_an_old_handle_acknowledges_nothing_after_the_revive(share: PopGroup) -> None:
     point = pop(share, (0, 0), 4)
     wait_until(share, LATER_MS)
     share.revive()
@@ -97,7 +95,7 @@ def test_an_old_handle_acknowledges_nothing_after_the_revive(share: ConsumerShar
     assert share.run(lambda state: state.change_invisible(point.key, 0, LATER_MS, 1)) is None
 
 
-def test_an_invisible_time_of_0_comes_again_at_once(share: ConsumerShare, root: Path) -> None:
+def test_an_invisible_time_of_0_comes_again_at_once(share: PopGroup, root: Path) -> None:
     point = pop(share, (0, 0), 2)
     share.run(lambda state: state.change_invisible(point.key, 1, NOW_MS, 0))
     assert share.revive() == ReviveCounts(copies=1)
@@ -105,7 +103,7 @@ def test_an_invisible_time_of_0_comes_again_at_once(share: ConsumerShare, root: 
     assert in_flight(share) == 1
 
 
-def test_a_suspended_message_of_a_broker_keeps_its_times(share: ConsumerShare, root: Path) -> None:
+def test_a_suspended_message_of_a_broker_keeps_its_times(share: PopGroup, root: Path) -> None:
     """A check point with `sp` (PopReviveService.reviveRetry), also after the log was written again."""
     points = [CheckPoint(0, 0, at, range(at, at + 1), NOW_MS, 60_000, suspend=at == 1) for at in (0, 1)]
     share.run(lambda state: state.take_over(points))
@@ -115,7 +113,7 @@ def test_a_suspended_message_of_a_broker_keeps_its_times(share: ConsumerShare, r
     assert [m.reconsume_times for m in copies(root)] == [1, 0]
 
 
-def test_a_copy_that_fails_again_stays_in_the_retry_topic(share: ConsumerShare, root: Path) -> None:
+def test_a_copy_that_fails_again_stays_in_the_retry_topic(share: PopGroup, root: Path) -> None:
     pop(share, (0, 0), 1)
     for times in (1, 2, 3):
         wait_until(share, NOW_MS + times * 60_000)
@@ -130,9 +128,7 @@ def test_a_copy_that_fails_again_stays_in_the_retry_topic(share: ConsumerShare, 
 
 
 @pytest.mark.parametrize("conf", ["", "flushDiskType=ASYNC_FLUSH\n"])
-def test_copies_are_flushed_as_the_other_commits_of_the_store(
-    share: ConsumerShare, root: Path, conf: str
-) -> None:
+def test_copies_are_flushed_as_the_other_commits_of_the_store(share: PopGroup, root: Path, conf: str) -> None:
     (root / ".rmqlog" / "broker.conf").write_text(conf)
     pop(share, (0, 0), 1)
     wait_until(share, LATER_MS)
@@ -141,7 +137,7 @@ def test_copies_are_flushed_as_the_other_commits_of_the_store(
 
 
 def test_many_messages_need_several_revives(
-    share: ConsumerShare, root: Path, monkeypatch: pytest.MonkeyPatch
+    share: PopGroup, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_due, "__defaults__", (4,))
     for queue in QUEUES:
@@ -156,7 +152,7 @@ def test_many_messages_need_several_revives(
 
 
 def test_a_message_that_no_longer_exists_is_done_with_a_warning(
-    share: ConsumerShare, root: Path, caplog: pytest.LogCaptureFixture
+    share: PopGroup, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pop(share, (0, 0), 2)
     deleted_topic(root, "T")
@@ -166,9 +162,7 @@ def test_a_message_that_no_longer_exists_is_done_with_a_warning(
     assert "2 messages that nobody acknowledged are not delivered again: the topic was deleted" in caplog.text
 
 
-def test_a_group_that_was_deleted_gets_nothing_if_groups_are_not_created(
-    share: ConsumerShare, root: Path
-) -> None:
+def test_a_group_that_was_deleted_gets_nothing_if_groups_are_not_created(share: PopGroup, root: Path) -> None:
     (root / ".rmqlog" / "broker.conf").write_text("autoCreateSubscriptionGroup=false\n")
     pop(share, (0, 0), 2)
     wait_until(share, LATER_MS)
@@ -177,7 +171,7 @@ def test_a_group_that_was_deleted_gets_nothing_if_groups_are_not_created(
 
 
 def test_a_message_that_cannot_be_stored_is_delivered_in_place_and_stops_no_other(
-    share: ConsumerShare, root: Path, caplog: pytest.LogCaptureFixture
+    share: PopGroup, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     light = replace(numbered("T", 40, 1)[0], queue_id=0)
     light = replace(light, properties_bytes=light.properties_bytes + b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02")
@@ -199,7 +193,7 @@ def test_a_message_that_cannot_be_stored_is_delivered_in_place_and_stops_no_othe
 
 
 def test_messages_of_a_damaged_queue_are_tried_later(
-    share: ConsumerShare, root: Path, caplog: pytest.LogCaptureFixture
+    share: PopGroup, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pop(share, (0, 0), 1)
     wait_until(share, LATER_MS)
@@ -215,7 +209,7 @@ def test_messages_of_a_damaged_queue_are_tried_later(
     assert "1 messages of T-0 cannot be stored again for now, the first is offset 0" in caplog.text
 
 
-def test_separate_queues_of_the_retry_topic(share: ConsumerShare, root: Path) -> None:
+def test_separate_queues_of_the_retry_topic(share: PopGroup, root: Path) -> None:
     (root / ".rmqlog" / "broker.conf").write_text("useSeparateRetryQueue=true\n")
     pop(share, (0, 3), 2)
     wait_until(share, LATER_MS)
@@ -226,7 +220,7 @@ def test_separate_queues_of_the_retry_topic(share: ConsumerShare, root: Path) ->
 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_revive_that_was_broken_off_is_completed_or_taken_back(
-    share: ConsumerShare, root: Path, is_committed: bool
+    share: PopGroup, root: Path, is_committed: bool
 ) -> None:
     point = pop(share, (0, 0), 2)
     wait_until(share, LATER_MS)
@@ -246,7 +240,7 @@ def test_a_revive_that_was_broken_off_is_completed_or_taken_back(
     assert in_flight(share) == 0
 
 
-def test_a_new_log_does_not_believe_the_revives_of_an_older_one(share: ConsumerShare, root: Path) -> None:
+def test_a_new_log_does_not_believe_the_revives_of_an_older_one(share: PopGroup, root: Path) -> None:
     pop(share, (0, 0), 2)
     wait_until(share, LATER_MS)
     assert share.revive() == ReviveCounts(copies=2)
@@ -262,7 +256,7 @@ def test_a_new_log_does_not_believe_the_revives_of_an_older_one(share: ConsumerS
 
 
 def test_an_ack_between_look_and_revive_wins(
-    share: ConsumerShare, root: Path, monkeypatch: pytest.MonkeyPatch
+    share: PopGroup, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = pop(share, (0, 0), 2)
     wait_until(share, LATER_MS)
@@ -285,7 +279,7 @@ def test_bits_and_positions() -> None:
     assert bits_of(positions_of(1 << 100_000)) == 1 << 100_000
 
 
-def test_due_messages_are_those_of_the_oldest_check_points(share: ConsumerShare) -> None:
+def test_due_messages_are_those_of_the_oldest_check_points(share: PopGroup) -> None:
     first = pop(share, (0, 0), 3, invisible_ms=500)
     second = pop(share, (0, 1), 3, invisible_ms=400)
     share.run(lambda state: state.ack(second.key, [1]))
@@ -296,7 +290,7 @@ def test_due_messages_are_those_of_the_oldest_check_points(share: ConsumerShare)
     assert [len(each.offsets) for each in share.run(lambda state: first_due(state, NOW_MS + 400))] == [2]
 
 
-def test_another_writer_of_the_store_makes_it_wait(share: ConsumerShare, root: Path) -> None:
+def test_another_writer_of_the_store_makes_it_wait(share: PopGroup, root: Path) -> None:
     pop(share, (0, 0), 1)
     wait_until(share, LATER_MS)
     with write_session(str(root), CommitOptions()) as session:
@@ -330,7 +324,7 @@ def test_revives_the_bytes_that_a_broker_revived(copy_of: Golden) -> None:
     by_broker = {m.properties["UNIQ_KEY"]: m for m in before if m.topic == topic}
     originals = [m for m in before if m.topic == "PopWork" and m.properties["UNIQ_KEY"] in by_broker]
     store, now_ms = MessageStore.open(str(root)), max(m.store_timestamp for m in before) + 1
-    share = ConsumerShare.open(store, "CG_pop", "PopWork", ShareOptions(clock_ms=lambda: now_ms))
+    share = PopGroup.open(store, "CG_pop", "PopWork", ShareOptions(clock_ms=lambda: now_ms))
 
     def hand_out(state: PopState) -> None:
         for queue_id in range(4):
@@ -351,7 +345,7 @@ def test_revives_the_bytes_that_a_broker_revived(copy_of: Golden) -> None:
 
 
 def test_a_damaged_queue_waits_and_the_others_are_revived(
-    share: ConsumerShare, root: Path, caplog: pytest.LogCaptureFixture
+    share: PopGroup, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pop(share, (0, 0), 3)
     pop(share, (0, 1), 2)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+from rmq_spark.broker.pop.share import PopGroup, ShareOptions
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.directory import live_topics
@@ -46,14 +46,14 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def open_share(root: Path, **options: Any) -> ConsumerShare:
-    return ConsumerShare.open(
+def open_share(root: Path, **options: Any) -> PopGroup:
+    return PopGroup.open(
         MessageStore.open(str(root)), "g", "T", ShareOptions(clock_ms=Clock(NOW_MS), **options)
     )
 
 
 @pytest.fixture
-def share(root: Path) -> Iterator[ConsumerShare]:
+def share(root: Path) -> Iterator[PopGroup]:
     share = open_share(root, init_mode="MIN")
     yield share
     share.close()
@@ -62,7 +62,7 @@ def share(root: Path) -> Iterator[ConsumerShare]:
 QUEUES = [(0, number) for number in range(4)]
 
 
-def pop(share: ConsumerShare, queue: tuple[int, int], count: int, invisible_ms: int = 60_000) -> Any:
+def pop(share: PopGroup, queue: tuple[int, int], count: int, invisible_ms: int = 60_000) -> Any:
     def change(state: PopState) -> Any:
         start = state.queues[queue].next_offset
         return state.hand_out(
@@ -78,7 +78,7 @@ def committed(root: Path) -> dict[int, int]:
     }
 
 
-def next_offsets(share: ConsumerShare) -> dict[int, int]:
+def next_offsets(share: PopGroup) -> dict[int, int]:
     return share.run(lambda state: {q: each.next_offset for (f, q), each in state.queues.items() if f == 0})
 
 
@@ -132,7 +132,7 @@ def test_messages_that_retention_deleted_are_counted(
     store = MessageStore.open(str(root))
     queue = next(each for each in store.queues() if each.min_offset > 1)
     write_group_offsets(Opened(str(root)), "g", {queue.key: 1}, timestamp=1)
-    share = ConsumerShare.open(store, "g", queue.topic)
+    share = PopGroup.open(store, "g", queue.topic)
     share.begin([(0, queue.queue_id)])
     assert next_offsets(share)[queue.queue_id] == queue.min_offset
     assert share.lost == queue.min_offset - 1
@@ -186,7 +186,7 @@ def test_a_retry_topic_starts_at_its_first_message(root: Path) -> None:
 # ---- the offset file ---------------------------------------------------------------------------------------
 
 
-def test_the_file_has_the_lowest_offset_that_is_not_acknowledged(share: ConsumerShare, root: Path) -> None:
+def test_the_file_has_the_lowest_offset_that_is_not_acknowledged(share: PopGroup, root: Path) -> None:
     share.begin(QUEUES)
     first, second = pop(share, (0, 0), 4), pop(share, (0, 0), 2)
     share.run(lambda state: state.ack(second.key))
@@ -199,7 +199,7 @@ def test_the_file_has_the_lowest_offset_that_is_not_acknowledged(share: Consumer
     assert committed(root)[0] == 6
 
 
-def test_one_process_writes_the_file(share: ConsumerShare, root: Path) -> None:
+def test_one_process_writes_the_file(share: PopGroup, root: Path) -> None:
     share.begin(QUEUES)
     share.keep()
     other = open_share(root)
@@ -211,9 +211,7 @@ def test_one_process_writes_the_file(share: ConsumerShare, root: Path) -> None:
     other.close()
 
 
-def test_a_reset_while_pop_runs_counts(
-    share: ConsumerShare, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reset_while_pop_runs_counts(share: PopGroup, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     share.begin(QUEUES)
     point = pop(share, (0, 0), 5)
     share.run(lambda state: state.ack(point.key))
@@ -293,7 +291,7 @@ def test_a_kill_before_the_file_is_written_moves_nothing(root: Path) -> None:
 
 
 def test_a_file_without_the_group_is_written_again(
-    share: ConsumerShare, root: Path, caplog: pytest.LogCaptureFixture
+    share: PopGroup, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     share.begin(QUEUES)
     point = pop(share, (0, 0), 3)
@@ -312,7 +310,7 @@ def test_a_file_without_the_group_is_written_again(
 @pytest.mark.parametrize(("group", "topic"), [("../g", "T"), ("g", "../T"), ("g", ""), ("g/x", "T")])
 def test_names_that_are_no_names_are_refused(root: Path, group: str, topic: str) -> None:
     with pytest.raises(OptionError):
-        ConsumerShare.open(MessageStore.open(str(root)), group, topic)
+        PopGroup.open(MessageStore.open(str(root)), group, topic)
     assert not (root / ".rmqlog" / "pop").exists()
 
 
@@ -329,7 +327,7 @@ def test_stores_with_rocksdb_are_refused(root: Path, file: str, said: str) -> No
 
 
 @pytest.mark.process
-def test_a_broker_is_noticed_at_the_start_and_while_consumers_run(share: ConsumerShare, root: Path) -> None:
+def test_a_broker_is_noticed_at_the_start_and_while_consumers_run(share: PopGroup, root: Path) -> None:
     share.begin(QUEUES)
     with held(root) as broker:
         with pytest.raises(StoreInUseError, match="a broker"):
@@ -356,7 +354,7 @@ def test_a_group_with_queries_that_read_whole_queues_is_refused(root: Path) -> N
     try:
         with pytest.raises(OptionError, match="found the query client in"):
             open_share(root)
-        ConsumerShare.open(store, "h", "T").close()
+        PopGroup.open(store, "h", "T").close()
     finally:
         member.leave({}, 0)
     open_share(root).close()

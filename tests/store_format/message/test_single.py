@@ -11,7 +11,7 @@ from store_format.errors import CorruptStoreError
 from store_format.files.paths import StoreFile
 from store_format.message.encode import stored_messages
 from store_format.message.locate import Identity, UnitRefs, locate
-from store_format.message.one import SingleUnit, UnitPlace, decode_unit
+from store_format.message.single import SingleUnit, UnitPlace, decode_unit
 from tests.support import oracle
 from tests.support.oracle import Message
 
