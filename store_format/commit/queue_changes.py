@@ -41,7 +41,7 @@ from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.fates import has_queue_files
 from store_format.survey.queues import ComparedQueue, PlacedUnits, StoredQueue
-from store_format.survey.right_entries import are_holes
+from store_format.survey.right_entries import are_holes, place_of_message, shown_record
 
 _CHUNK = 1 << 16  # units
 
@@ -87,7 +87,9 @@ def change_of(
     if stored.is_batch:
         _, valid, end = _batch_units(stored, log.min_offset, log_stop)
         is_beginning = all(each.kind == "missing" and each.first >= end for each in queue.differences)
-        if queue.equal != valid or not is_beginning:
+        beyond = valid - queue.equal
+        is_other = beyond and (queue.differences or beyond != _batch_records(stored, log, log_stop))
+        if is_other or not is_beginning:
             return _whole(queue, "replace", "entries differ from the messages in the log")
     cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared)
     more = f"{extra} entries behind its end lead to other messages, and are removed" if extra else ""
@@ -189,6 +191,18 @@ def _batch_units(stored: StoredQueue, log_start: int, log_stop: int) -> tuple[in
         if len(mine) < len(units):
             break
     return expired, valid, end
+
+
+def _batch_records(stored: StoredQueue, log: CommitLog, log_stop: int) -> int:
+    """How many entries lead to a `shown_record`, which is damaged, and which a broker hands out."""
+    count, key = 0, (stored.topic, stored.queue_id)
+    for low, high in stored.chunks(stored.first, stored.stop):
+        units = stored.read(low, high)
+        units = units[valid_batch_units(units) & (units["physical_offset"] < log_stop)]
+        for base, *place in units[["base_offset", "physical_offset", "size"]].tolist():
+            if place_of_message(log, place[0]) is None:
+                count += shown_record(log, key, base, (place[0], place[1]), claims=True) is not None
+    return count
 
 
 # ---- writing ----------------------------------------------------------------------------------------------

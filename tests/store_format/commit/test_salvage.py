@@ -205,3 +205,17 @@ def test_an_inner_batch_without_its_number_of_messages_stays_whole(tmp_path: Pat
     assert _salvaged(root)["Inner", 0] == before
     recover(str(root)).apply()
     assert rows_by_queue(root)["Inner", 0] == before
+
+
+def test_an_entry_of_an_inner_batch_with_a_wrong_physical_offset_stays(tmp_path: Path) -> None:
+    """A broker does not compare the physical offset, and hands the batch out."""
+    store = BrokerStore(tmp_path)
+    store.topic("Inner", 1, {"queue.type": "BatchCQ"})
+    for _ in range(3):
+        store.put("Inner")
+    root = store.write()
+    flip(root, store.messages[1].physical_offset + PHYSICAL_AT)
+    path = root / "batchconsumequeue/Inner/0" / oracle.file_name(0)
+    before = path.read_bytes()
+    recover(str(root)).apply()
+    assert path.read_bytes() == before
