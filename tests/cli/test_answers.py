@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,15 @@ from tests.support.fixtures import Golden
 from tests.support.transcripts import Transcript
 
 ANSWERS = Transcript(Path(__file__).with_name("answers.txt"))
+
+
+@pytest.fixture(autouse=True)
+def _in_utc() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.mark.parametrize("line", ANSWERS.questions)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
-
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.fixtures import Golden
@@ -14,27 +9,6 @@ from tests.support.fixtures import Golden
 STORE, CLEANED, CLUSTER = "basic-5.5.0", "cleaned-5.5.0", "cluster-5.5.0"
 NOW_MS = 1_900_000_000_000
 NOW = ("--now", NOW_MS)
-
-
-@pytest.mark.parametrize(
-    ("sort", "key"),
-    [
-        ("age", lambda row: (row["lagMs"] is None, -(row["lagMs"] or 0))),
-        ("bytes", lambda row: (row["lagBytes"] is None, -(row["lagBytes"] or 0))),
-        ("lost", lambda row: (row["lostMessages"] is None, -(row["lostMessages"] or 0))),
-        ("loss", lambda row: (row["expiresTimestamp"] is None, row["expiresTimestamp"] or "")),
-        ("group", lambda row: (row["group"], row["topic"])),
-        ("topic", lambda row: (row["topic"], row["group"])),
-    ],
-)
-def test_rows_are_sorted_by_a_word(
-    rmqlog: Runner, golden: Golden, sort: str, key: Callable[[dict[str, Any]], Any]
-) -> None:
-    rows = rmqlog.rows("lag", golden(CLEANED), *NOW, "--sort", sort)
-    keys = [key(row) for row in rows]
-    assert keys == sorted(keys)
-    assert len(set(keys)) > 1
-    assert rmqlog.rows("lag", golden(CLEANED), *NOW, "--sort", sort, "-n", 2) == rows[:2]
 
 
 def test_the_next_loss_is_that_of_the_files_that_expire_first(rmqlog: Runner, golden: Golden) -> None:

@@ -144,12 +144,7 @@ def test_a_poisoned_message_stops_no_other(rmqlog: Runner, root: Path) -> None:
     assert "set level 1 in" in rmqlog.fails(3, "services", root, "--once", "--apply", "--only", "schedule")
 
 
-def test_wrong_names_and_times(rmqlog: Runner, copied: Path) -> None:
-    assert rmqlog.fails(2, "services", copied, "--only", "shedule") == (
-        "unknown service 'shedule'; did you mean schedule?"
-    )
-    assert "--every: expected a time above 0" in rmqlog.fails(2, "services", copied, "--every", "0s")
-    assert "a length of time such as 30s" in rmqlog.fails(2, "services", copied, "--every", "5")
+def test_a_broker_conf_that_is_none(rmqlog: Runner, copied: Path) -> None:
     assert "broker.conf" in rmqlog.fails(1, "services", copied, "--broker-conf", str(copied / "none"))
 
 
