@@ -19,9 +19,9 @@ DEMO := .venv-demo
 INSTALL = -m pip install --quiet --no-compile --disable-pip-version-check --config-settings=--build-option=--compression=stored
 SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rmq_spark/*.py rmq_spark/*/*.py rmq_spark/*/*/*.py)
 
-# Tests run in one process more than there are cores, up to 4, because many of them wait. With more, tests of
+# Tests run in two processes more than there are cores, up to 4, because many of them wait. With more, tests of
 # queries and brokers miss their deadlines. Each process that meets a test with Spark starts a Spark of its own.
-PROCESSES := $(shell cores=$$(nproc 2>/dev/null || echo 2); test $$cores -ge 3 && echo 4 || echo $$((cores + 1)))
+PROCESSES := $(shell cores=$$(nproc 2>/dev/null || echo 2); test $$cores -ge 2 && echo 4 || echo 3)
 WORKERS := -n $(PROCESSES) --dist worksteal --durations 15 --durations-min 5
 
 # Tests flush their files thousands of times, 2 ms each on a disk, so they write to memory if 4 GB are free there.
