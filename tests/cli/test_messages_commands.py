@@ -155,11 +155,14 @@ def test_only_new_messages_are_followed(root: Path) -> None:
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(), text=True) as run:
         assert run.stdout is not None
         written = 2  # messages of queue 0
-        while not select.select([run.stdout], [], [], 0.5)[0] and written < 100:
-            append(root, numbered("T", 4 * written, 1))
-            written += 1
-        assert 2 <= json.loads(run.stdout.readline())["queueOffset"] < written
-        run.kill()
+        try:
+            while not (shown := select.select([run.stdout], [], [], 0.5)[0]) and written < 400:
+                append(root, numbered("T", 4 * written, 1))
+                written += 1
+            assert shown
+            assert 2 <= json.loads(run.stdout.readline())["queueOffset"] < written
+        finally:
+            run.kill()
 
 
 def test_find_takes_a_key_or_an_id(placed: Places, golden: Golden) -> None:
