@@ -24,6 +24,8 @@ SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rm
 PROCESSES := $(shell cores=$$(nproc 2>/dev/null || echo 2); test $$cores -ge 2 && echo 4 || echo 3)
 WORKERS := -n $(PROCESSES) --dist worksteal --durations 15 --durations-min 5
 
+LINT := $(DEV)/bin/python -m ruff check . && $(DEV)/bin/python -m ruff format --check . && $(DEV)/bin/python -m mypy
+
 # Tests flush their files thousands of times, 2 ms each on a disk, so they write to memory if 4 GB are free there.
 # `make proofs` writes to the disk.
 MEMORY := $(shell free=$$(df -Pk /dev/shm 2>/dev/null | sed -n '2s/^[^ ]* *[0-9]* *[0-9]* *\([0-9]*\).*/\1/p'); test "$${free:-0}" -gt 4000000 && test -w /dev/shm && echo /dev/shm)
@@ -92,7 +94,7 @@ test: check-java lint-and-kernels
 # runs beside the tests, of which many wait.
 test-all: check-java check-python
 	@$(MAKE) --no-print-directory brokers & $(MAKE) --no-print-directory kernels-and-classes; made=$$?; wait; exit $$made
-	@nice $(MAKE) --no-print-directory lint & lint=$$!; \
+	@(nice sh -c '$(LINT)') & lint=$$!; \
 	$(call run_in,$(DEV)) -m pytest $(WORKERS); tests=$$?; wait $$lint && exit $$tests
 
 brokers: check-python
@@ -116,9 +118,7 @@ images: $(DEV)/installed
 	$(DEV)/bin/python -m tests.support.pictures
 
 lint: $(DEV)/installed
-	$(DEV)/bin/python -m ruff check .
-	$(DEV)/bin/python -m ruff format --check .
-	$(DEV)/bin/python -m mypy
+	$(LINT)
 
 notebooks: check-java $(DEV)/installed
 	$(call run_in,$(DEV)) -m notebooks.run
