@@ -12,8 +12,7 @@ from typing import TypeVar
 
 # Files and tests that take half a minute and more, the longest first: the beginnings of their ids. The tests
 # of one line stay together, because they may share what a fixture of their module makes. A test that is
-# missing here runs in its place among the others. Those with a broker are not the first of any of three
-# processes: `make test-all` builds their programs meanwhile.
+# missing here runs in its place among the others.
 LONGEST = (
     "tests/sparks/test_sparks.py::test_the_oldest_spark",
     "tests/notebooks/test_notebooks.py::test_it_runs_and_shows_what_is_committed",
@@ -22,9 +21,11 @@ LONGEST = (
         f"tests/referee/test_machine.py::test_all_callers_agree_in_every_life[{number}]"
         for number in range(4)
     ),
-    "tests/interop/test_referee.py",
     "tests/interop/test_written.py",
+    "tests/docs/test_contributing.py",
+    "tests/interop/test_referee.py",
     "tests/interop/test_services_handover.py",
+    "tests/spark/test_cluster.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_by_value.py",
     "tests/spark/test_stream_kills.py",
