@@ -17,10 +17,10 @@ from store_format.commitlog.log import CommitLog
 from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
-from store_format.metadata.read import Checkpoint, config_path, loaded_bytes, read_checkpoint
+from store_format.metadata.read import Checkpoint, config_path, known_topics, loaded_bytes, read_checkpoint
 from store_format.metadata.values import TopicConfig, add_topics
 from store_format.opened.store import OWN_DIRECTORY, Opened
-from store_format.survey.fates import topics_counter
+from store_format.survey.fates import missing_topics, topics_counter
 
 
 def publish(publication: Publication, files: FileWrites) -> None:
@@ -102,11 +102,14 @@ def _write_checkpoint(publication: Publication, files: FileWrites) -> None:
 
 
 def write_topics(opened: Opened, new_topics: Mapping[str, int], timestamp: int, files: FileWrites) -> None:
-    """Adds the new topics, by name with their number of queues, that topics.json lacks."""
+    """Adds the new topics, by name with their number of queues, that topics.json lacks, and those that it
+    lacks because it is older than the ledger: with the new ones it is not older any more.
+    """
     if not new_topics:
         return
     path = config_path(opened, "topics.json")
-    topics = [TopicConfig(name, number, number) for name, number in new_topics.items()]
+    all_topics = {**missing_topics(opened, known_topics(opened) or ()), **new_topics}
+    topics = [TopicConfig(name, number, number) for name, number in all_topics.items()]
     place, data = loaded_bytes(path)
     # A topics.json from before topics were created, as in a copy, is older than the ledger.
     least = max((counter for _, counter in Ledger.read(opened).created.values()), default=0)

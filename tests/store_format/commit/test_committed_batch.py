@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append import CommitResult, commit, flush
 from store_format.commit.options import CommitOptions, LostBatch
@@ -23,6 +24,7 @@ from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer
+from tests.support.kills import killed_stores
 from tests.support.oracle import build_index_files
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered, stage
 
@@ -102,6 +104,27 @@ def test_a_topic_of_a_commit_is_lost_with_an_older_topics_json(root: Path, befor
     assert _count(root) == _FIRST + _OLD + 1
     flush(str(root))
     assert _count(root) == _FIRST + _OLD + 1
+
+
+def _write_v(root: Path, failure: Failure) -> None:
+    staged = stage(root, numbered("V", 900, 8), write="v")
+    install(failure)
+    commit(str(root), [staged], key=("other", 2), options=CommitOptions(new_topics={"V": 4}))
+
+
+def test_a_commit_that_is_completed_loses_no_topic_of_an_older_topics_json(
+    root: Path, before: Path, tmp_path: Path, forks: ForkServer
+) -> None:
+    """The new topics file counts further than the ledger: what it lacked then would be deleted."""
+    (tmp_path / "copies").mkdir()
+    completed = 0
+    for _, copy in killed_stores(forks, root, tmp_path / "copies", "kill", _write_v, every=4):
+        _of_before(copy, before, "config", "consumequeue")
+        completed += Journal.read(Opened(str(copy))) is not None
+        append(copy, numbered("V", 900, 8), key=("other", 2))
+        assert not _run_again(copy).committed
+        assert _count(copy) == _FIRST + _OLD + _NEW + 8
+    assert completed > 3
 
 
 def test_lost_messages_are_named_and_the_batch_is_written_again_on_request(root: Path, before: Path) -> None:
