@@ -136,7 +136,7 @@ class _Copy:
             refusal = str(error)
         else:
             return
-        lost = re.search(r"(\d+) are lost: (.*?)\. Write the lost messages", refusal)
+        lost = re.search(r"\. ([\d,]+) are lost: (.*?)\. Write the lost messages", refusal)
         assert lost is not None, refusal
         assert all(map(_PLACE.fullmatch, lost[2].split(", "))), refusal
         self.stats["refused"] += 1
