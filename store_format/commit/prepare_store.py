@@ -9,6 +9,7 @@ from store_format.bookkeeping.journal import Abort, Journal, State, Writing
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.commit.cluster import WRITE_IGNORING, note_begun
+from store_format.commit.committed_batch import complete_from
 from store_format.commit.journal_place import is_to_complete
 from store_format.commit.log_comparison import LockedStore
 from store_format.commit.options import CommitOptions
@@ -20,8 +21,9 @@ from store_format.commit.steps import sync_store
 from store_format.commitlog.log import CommitLog, open_log
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
-from store_format.metadata.read import Checkpoint, read_checkpoint
+from store_format.metadata.read import Checkpoint, known_topics, read_checkpoint
 from store_format.opened.store import OWN_DIRECTORY, Opened
+from store_format.survey.fates import missing_topics
 from store_format.survey.gone import refuse_lost_log
 
 _log = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ def open_store(
     held = LockedStore(
         opened, log, settings, replace(options, conf=broker_conf_of(opened, options.conf)), files
     )
+    # In a copy, topics.json may lack topics of earlier commits. Completing this commit adds them to the file.
+    lacked = missing_topics(opened, known_topics(opened) or ()) if begun else {}
     if journal is not None and not begun:
         # A cluster commit ended before every store had its journal: no store has published anything.
         files.remove(Journal.path(opened))
@@ -79,6 +83,8 @@ def open_store(
         Abort.write_mark(opened, "recovered", files)
         held = held.relisted()
     held = replace(held, ledger=Ledger.read(opened))
+    if lacked:
+        complete_from(held, held.log.min_offset)
     if Ledger.is_lost(opened):
         _log.warning(
             "%s: the ledger was lost with the power, and that of the last flush counts: a batch that was "
