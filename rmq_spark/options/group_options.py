@@ -59,7 +59,10 @@ _OF_POP = ("invisibleDuration",)
 # Options of a group that pop has too; all others are about owning queues and offsets.
 _ALSO_OF_POP = frozenset({"group", "consumeMode", "consumeFromWhere", *_OF_POP})
 _STARTS = (ConsumeFromWhere.FIRST, ConsumeFromWhere.LAST)
+_SHARED = "the members share every queue message by message; set maxOffsetsPerTrigger"
 _NOT_WITH_POP = {
+    "maxOffsetsPerQueue": _SHARED,
+    "maxOffsetsPerTopic": _SHARED,
     "assign": "the members share all queues of a topic; name the topics with subscribe",
     "subscribePattern": "each topic has a log of its own that the members share; name the topics with "
     "subscribe",

@@ -343,6 +343,23 @@ _RATE = (
         applies=_IN_STREAM,
     ),
     Option(
+        "maxOffsetsPerQueue",
+        "number",
+        values.number(1, _LONG_MAX),
+        "The most messages of each queue in a micro-batch. Of several limits, the smallest counts.",
+        otherwise="no limit",
+        applies=_IN_STREAM,
+    ),
+    Option(
+        "maxOffsetsPerTopic",
+        "number",
+        values.number(1, _LONG_MAX),
+        "The most messages of each topic in a micro-batch, divided among the queues of the topic, of all "
+        "brokers.",
+        otherwise="no limit",
+        applies=_IN_STREAM,
+    ),
+    Option(
         "maxBytesPerTrigger",
         "size",
         values.byte_size,
@@ -451,6 +468,8 @@ class ReadOptions:
     verify_crc: bool
     max_message_size: int
     max_offsets_per_trigger: int | None
+    max_offsets_per_queue: int | None
+    max_offsets_per_topic: int | None
     max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int

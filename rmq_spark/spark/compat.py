@@ -61,6 +61,8 @@ _ALREADY_EXISTS = "DATA_SOURCE_ALREADY_EXISTS"
 # the fields of ReadOptions that limit a micro-batch, and their options
 _LIMITS = {
     "max_offsets_per_trigger": "maxOffsetsPerTrigger",
+    "max_offsets_per_queue": "maxOffsetsPerQueue",
+    "max_offsets_per_topic": "maxOffsetsPerTopic",
     "max_bytes_per_trigger": "maxBytesPerTrigger",
     "min_offsets_per_trigger": "minOffsetsPerTrigger",
 }
@@ -100,9 +102,7 @@ def without_limits(options: ReadOptions) -> ReadOptions:
     """`options` as this Spark can keep them: without limits if it has no admission."""
     if HAS_ADMISSION:
         return options
-    return replace(
-        options, max_offsets_per_trigger=None, max_bytes_per_trigger=None, min_offsets_per_trigger=None
-    )
+    return replace(options, **dict.fromkeys(_LIMITS))
 
 
 def register_format(spark: SparkSession, source: type[DataSource], *, by_value: bool) -> None:

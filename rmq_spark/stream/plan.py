@@ -1,8 +1,9 @@
 """A micro-batch: how many messages it takes, and the splits that read them.
 
-Spark has no limit that combines `maxOffsetsPerTrigger`, `maxBytesPerTrigger` and `minOffsetsPerTrigger`, so
-this module does. It is arithmetic over the messages that wait in each queue. The positions alone decide which
-queue's turn it is, so the same state gives the same batch.
+Spark has no limit that combines `maxOffsetsPerTrigger`, `maxOffsetsPerQueue`, `maxOffsetsPerTopic`,
+`maxBytesPerTrigger` and `minOffsetsPerTrigger`, so this module does. It is arithmetic over the messages that
+wait in each queue. The positions alone decide which queue's turn it is, so the same state gives the same
+batch.
 
 The splits follow from the two offsets alone, so that a repeated batch returns the same rows. Messages between
 the two offsets that no longer exist are data loss: reported for each queue, and counted.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,19 +55,24 @@ class Limits:
 
     max_offsets: int | None = None
     max_bytes: int | None = None
+    max_of_queue: int | None = None
+    max_of_topic: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = 15 * 60_000
 
     @property
     def has_maximum(self) -> bool:
         """Whether a micro-batch may leave messages for the next one."""
-        return self.max_offsets is not None or self.max_bytes is not None
+        maxima = self.max_offsets, self.max_bytes, self.max_of_queue, self.max_of_topic
+        return any(maximum is not None for maximum in maxima)
 
     @staticmethod
     def of(options: ReadOptions) -> Limits:
         return Limits(
             options.max_offsets_per_trigger,
             options.max_bytes_per_trigger,
+            options.max_offsets_per_queue,
+            options.max_offsets_per_topic,
             options.min_offsets_per_trigger,
             options.max_trigger_delay_ms,
         )
@@ -178,6 +185,10 @@ def admit(
     keys = sorted(key for key, stop in stops.items() if stop > begins[key])
     waiting = [stops[key] - begins[key] for key in keys]
     turn = sum(begins.values())
+    if limits.max_of_queue is not None:
+        waiting = [min(count, limits.max_of_queue) for count in waiting]
+    if limits.max_of_topic is not None:
+        waiting = _within_topics(keys, waiting, limits.max_of_topic, turn)
     if limits.max_offsets is not None:
         waiting = admit_offsets(waiting, limits.max_offsets, turn)
     if limits.max_bytes is not None:
@@ -187,6 +198,17 @@ def admit(
             waiting, estimates, limits.max_bytes, turn, lambda i, count, size: sizes[i].fit(count, size)
         )
     return dict(zip(keys, waiting, strict=True))
+
+
+def _within_topics(keys: Sequence[MessageQueue], waiting: Sequence[int], limit: int, turn: int) -> list[int]:
+    """The number of admitted messages of each queue, together at most `limit` in each topic.
+
+    `keys` are sorted, so the queues of a topic are neighbours.
+    """
+    admitted: list[int] = []
+    for _, queues in groupby(zip(keys, waiting, strict=True), lambda each: each[0].topic):
+        admitted += admit_offsets([count for _, count in queues], limit, turn)
+    return admitted
 
 
 class _Sizes:

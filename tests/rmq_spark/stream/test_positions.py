@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -411,6 +412,24 @@ def test_limits_hold_in_every_batch(tmp_path: Path, limits: dict[str, Any]) -> N
         assert sum(sizes[place] for place in places) <= 3000
         assert len(places) <= limits.get("maxOffsetsPerTrigger", 60)
     assert sorted(seen) == expected("T", *[(0, 15)] * 4)
+
+
+def test_limits_of_queues_and_topics_hold_in_every_batch(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40) + numbered("U", 0, 8))
+    stream, seen = Stream(root, maxOffsetsPerQueue=3, maxOffsetsPerTopic=7), []
+    while (places := stream.step()) is not None:
+        seen += places
+        assert max(Counter(place[:2] for place in places).values()) <= 3
+        assert max(Counter(topic for topic, *_ in places).values()) <= 7
+    assert sorted(seen) == expected("T", *[(0, 10)] * 4) + expected("U", *[(0, 2)] * 4)
+
+
+def test_available_now_with_limits_of_queues_is_complete(root: Path) -> None:
+    stream = Stream(root, maxOffsetsPerQueue=2)
+    stream.positions.bound_now()
+    append(root, numbered("T", 20, 8))
+    assert [len(stream.step() or []) for _ in range(4)] == [8, 8, 4, 0]
 
 
 def test_a_minimum_waits_but_not_for_ever(root: Path) -> None:
