@@ -69,8 +69,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "word",
         values.one_of(*SELECTORS),
         "The queue of rows without `queueId`: `roundrobin`; `hash` of `shardingKey`, as "
-        "SelectMessageQueueByHash (round robin without a key); "
-        "`random`.",
+        "SelectMessageQueueByHash; `messageGroup`, as RocketMQ's proxy for a FIFO message (both take turns "
+        "without a key); `random`.",
         SELECTORS[0],
     ),
     _row(

@@ -86,6 +86,12 @@ WRITE_COLUMNS: tuple[WriteColumn, ...] = (
         "The property __SHARDINGKEY, by which the selector `hash` chooses the queue.",
     ),
     WriteColumn(
+        "messageGroup",
+        ("string",),
+        "The same property as the message group of a FIFO message, by which the selector `messageGroup` "
+        "chooses the queue. At most 63 bytes, as RocketMQ's proxy allows; not together with `shardingKey`.",
+    ),
+    WriteColumn(
         "bornTimestamp", _TIME, "When the message was made; a number is ms since the epoch, null is now."
     ),
     WriteColumn(
@@ -157,7 +163,6 @@ _FOREIGN_NAMES = {
     "data": "body",
     "json": "body",
     "userproperties": "properties",
-    "messagegroup": "shardingKey",
     "hashkey": "shardingKey",
     "delaylevel": "delayTimeLevel",
     "borntime": "bornTimestamp",

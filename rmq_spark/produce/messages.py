@@ -28,7 +28,7 @@ from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.arrays.ranges import flat_bytes
 from store_format.display.text import shown
 from store_format.index.updates import index_key_hashes
-from store_format.java.text import tags_code_many
+from store_format.java.text import decode_utf8, tags_code_many
 from store_format.layouts import (
     BLANK_HEAD,
     CRC_PROPERTY_SIZE,
@@ -62,6 +62,7 @@ _log = logging.getLogger(__name__)
 _BINARY = pa.large_binary()
 _LENGTH_FIELDS = 1 + 2  # of topic and properties; the length of the body is the last field of the head
 
+_GROUP_SIZE_MAX = 63  # the proxy's maxMessageGroupSize is the first length that it refuses
 _SEPARATORS = (chr(NAME_VALUE_SEPARATOR), chr(PROPERTY_SEPARATOR))
 _SET_BY_ROCKETMQ = (
     "RocketMQ sets this property itself (strictProperties=true); leave it out, and use the columns "
@@ -325,6 +326,29 @@ def _born_timestamps(rows: WriteRows, now_ms: int) -> NDArray[np.int64]:
 # ---- properties --------------------------------------------------------------------------------------------
 
 
+def _sharding_keys(rows: WriteRows) -> pa.LargeBinaryArray | None:
+    """The columns `shardingKey` and `messageGroup`, of which a row has one.
+
+    Raises IllegalMessageError for a message group that RocketMQ's proxy refuses
+    (SendMessageActivity.validateMessageGroup, with the default maxMessageGroupSize).
+    """
+    keys, groups = rows.text("shardingKey"), rows.text("messageGroup")
+    if groups is None:
+        return keys
+    texts, is_given = groups.cast(pa.large_string()), pc.is_valid(groups)
+    beside = pa.array(np.zeros(rows.count, bool)) if keys is None else pc.is_valid(keys)
+    for expected, wrong in (
+        ("a text that is not blank", pc.equal(pc.utf8_trim_whitespace(texts), "")),
+        (f"at most {_GROUP_SIZE_MAX} bytes", pc.greater(pc.binary_length(groups), _GROUP_SIZE_MAX)),
+        ("no control characters", pc.match_substring_regex(texts, r"[\x00-\x1f\x7f-\x9f]")),
+        ("no shardingKey beside it", pc.and_(is_given, beside)),
+    ):
+        if (row := pc.index(wrong, True).as_py()) >= 0:
+            found = decode_utf8(groups[row].as_py())
+            rows.refuse(row, f"messageGroup: expected {expected}, found {found!r}")
+    return _first(groups, keys)
+
+
 class _MessageProperties:
     """The properties of one batch. `left_out` counts the properties that are not written, by name."""
 
@@ -342,7 +366,7 @@ class _MessageProperties:
         self._given = {
             TAGS: rows.text("tags"),
             KEYS: _unless_same(rows.keys(), self._entry(KEYS)),
-            SHARDING_KEY: rows.text("shardingKey"),
+            SHARDING_KEY: _sharding_keys(rows),
         }
         self.tags, self.keys, self.sharding_key = (
             _first(column, self._entry(name)) for name, column in self._given.items()

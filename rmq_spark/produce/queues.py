@@ -5,8 +5,8 @@ server (MQClientInstance.topicRouteData2TopicPublishInfo). Driver and tasks use 
 get the same result.
 
 The selectors are RocketMQ's, over the publish list of a topic. It has the queues of all its stores, store by
-store in the order of their names. `hash` and the column `queueId` name one queue; `roundrobin` and `random`
-take any queue of an open store.
+store in the order of their names. `hash`, `messageGroup` and the column `queueId` name one queue;
+`roundrobin` and `random` take any queue of an open store.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from store_format.java.text import decode_utf8, java_hash_many, utf16_key
 from store_format.metadata.values import TopicConfig
 from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic, perm_text
 
-ROUNDROBIN, HASH, RANDOM = "roundrobin", "hash", "random"
-SELECTORS = (ROUNDROBIN, HASH, RANDOM)
+ROUNDROBIN, HASH, MESSAGE_GROUP, RANDOM = "roundrobin", "hash", "messageGroup", "random"
+SELECTORS = (ROUNDROBIN, HASH, MESSAGE_GROUP, RANDOM)
 
 _START_MAX = 1 << 31  # ThreadLocalIndex: a random start of 31 bits
 
@@ -37,6 +37,7 @@ NAMED_QUEUES_MAX = 1024
 
 # TopicConfigManager.init: the topics where messages wait
 _PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1, HALF_TOPIC: 1}
+_GUAVA_FACTOR, _GUAVA_STOP = 2862933555777941757, float(1 << 31)  # Hashing.LinearCongruentialGenerator
 _MULTI_TAG = "MULTI_TAG"
 _NOT_BUILT = (
     ("queue.type", "SimpleCQ", "its consume queues hold batches"),
@@ -232,8 +233,8 @@ class _Lists:
 class QueueSelector:
     """The selector of one task; its counters continue from batch to batch.
 
-    A non-null `queueId` decides, whatever the strategy. `hash` sends rows of one sharding key to one queue,
-    in the order of the rows, and rows without a key by `roundrobin`.
+    A non-null `queueId` decides, whatever the strategy. `hash` and `messageGroup` send rows of one sharding
+    key to one queue, in the order of the rows, and rows without a key by `roundrobin`.
     """
 
     def __init__(self, routes: Routes, strategy: str = ROUNDROBIN, *, seed: int | None = None) -> None:
@@ -303,16 +304,30 @@ class QueueSelector:
     def _by_hash(
         self, rows: WriteRows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
     ) -> SelectedQueues:
-        """SelectMessageQueueByHash: abs(hashCode % n), with Java's remainder.
+        """SelectMessageQueueByHash: abs(hashCode % n), with Java's remainder."""
+        return self._by_key(rows, sharding_key, wanted, lambda hashes, n: np.abs(np.fmod(hashes, n)))
+
+    def _by_group(
+        self, rows: WriteRows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
+    ) -> SelectedQueues:
+        """The proxy's SendMessageActivity.SendMessageQueueSelector, for a message group."""
+        return self._by_key(rows, sharding_key, wanted, consistent_hash)
+
+    def _by_key(
+        self,
+        rows: WriteRows,
+        sharding_key: pa.LargeBinaryArray | None,
+        wanted: NDArray[np.bool_],
+        bucket: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]],
+    ) -> SelectedQueues:
+        """The queue at place `bucket(hashCode, n)` of the n queues of the topic.
 
         n includes the queues of closed stores; otherwise keys would move to other queues.
         """
         if sharding_key is None:
             return self._in_turn(rows, sharding_key, wanted)
-        index = np.abs(
-            np.fmod(java_hash_many(sharding_key).astype(np.int64), self._all.topic_nums[rows.codes])
-        )
-        selected = self._all.locate(rows.codes, index)
+        hashes = java_hash_many(sharding_key).astype(np.int64)
+        selected = self._all.locate(rows.codes, bucket(hashes, self._all.topic_nums[rows.codes]))
         keyed = sharding_key.is_valid().to_numpy(zero_copy_only=False)
         self._refuse_closed(
             rows,
@@ -401,8 +416,28 @@ class QueueSelector:
 _STRATEGIES: dict[str, Callable[[QueueSelector, WriteRows, Any, NDArray[np.bool_]], SelectedQueues]] = {
     ROUNDROBIN: QueueSelector._in_turn,
     HASH: QueueSelector._by_hash,
+    MESSAGE_GROUP: QueueSelector._by_group,
     RANDOM: QueueSelector._at_random,
 }
+
+
+def consistent_hash(hashes: NDArray[np.int64], buckets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A bucket for each hash: Guava's Hashing.consistentHash(long, int), with its random numbers.
+
+    >>> consistent_hash(np.array([3556498, 3556498]), np.array([4, 5])).tolist()
+    [3, 3]
+    """
+    state, chosen = hashes.astype(np.uint64), np.zeros(len(hashes), np.int64)
+    left = np.arange(len(hashes))
+    while len(left):
+        state[left] = state[left] * np.uint64(_GUAVA_FACTOR) + np.uint64(1)
+        # (int) (state >>> 33) + 1: the largest number becomes the smallest one
+        drawn = ((state[left] >> np.uint64(33)).astype(np.int64) + 1).astype(np.int32).astype(np.float64)
+        following = (chosen[left] + 1) / (drawn / _GUAVA_STOP)
+        goes_on = (following > -1) & (following < buckets[left])
+        left = left[goes_on]
+        chosen[left] = following[goes_on].astype(np.int64)
+    return chosen
 
 
 def _merged(first: NDArray[np.bool_], one: SelectedQueues, other: SelectedQueues) -> SelectedQueues:

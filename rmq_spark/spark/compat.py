@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
 from pyspark.version import __version__
@@ -102,7 +102,8 @@ def without_limits(options: ReadOptions) -> ReadOptions:
     """`options` as this Spark can keep them: without limits if it has no admission."""
     if HAS_ADMISSION:
         return options
-    return replace(options, **dict.fromkeys(_LIMITS))
+    no_limits: dict[str, Any] = dict.fromkeys(_LIMITS)  # Any: fields of several types, all of them None
+    return replace(options, **no_limits)
 
 
 def register_format(spark: SparkSession, source: type[DataSource], *, by_value: bool) -> None:

@@ -364,6 +364,18 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
     assert len(set(made)) == len(made)
 
 
+def test_a_message_group_is_the_sharding_key() -> None:
+    batch = batch_of(
+        topic=["t"] * 3,
+        body=[b"x"] * 3,
+        properties=[{"__SHARDINGKEY": "m"}] * 3,
+        messageGroup=["订单-1", None, None],
+        shardingKey=[None, "k", None],
+    )
+    keys = [message.properties["__SHARDINGKEY"] for message in decoded(produce(batch))]
+    assert keys == ["订单-1", "k", "m"]
+
+
 # ---- limits ------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from rmq_spark.produce.columns import WriteRows
 from rmq_spark.produce.queues import (
     HASH,
+    MESSAGE_GROUP,
     RANDOM,
     ROUNDROBIN,
     SELECTORS,
@@ -166,6 +169,32 @@ def test_the_key_may_come_from_the_properties() -> None:
         java_choice("a", 64),
         java_choice("c", 64),
     ]
+
+
+# ---- message groups ----------------------------------------------------------------------------------------
+
+
+def _chosen_by_proxies() -> list[dict[str, Any]]:
+    """What MessageGroups.java wrote with the classes of 5.5.0."""
+    lines = Path(__file__).with_name("message_groups.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("case", _chosen_by_proxies(), ids=lambda case: str(len(case["stores"])))
+def test_a_message_group_gets_the_queue_of_a_proxy(case: dict[str, Any]) -> None:
+    routes = Routes.of(
+        StoreTopics(name, {"t": TopicConfig("t", read, write, perm)})
+        for name, read, write, perm in case["stores"]
+    )
+    groups = [group for group, _, _ in case["chosen"]]
+    found = select(QueueSelector(routes, MESSAGE_GROUP), ["t"] * len(groups), groups)
+    names = [store.broker_name for store in routes.stores]
+    assert [(names[store], queue) for store, queue in found] == [tuple(each[1:]) for each in case["chosen"]]
+
+
+def test_rows_without_a_message_group_take_turns() -> None:
+    found = select(QueueSelector(cluster(4), MESSAGE_GROUP, seed=1), ["t"] * 8, [None] * 8)
+    assert sorted(Counter(found).values()) == [2, 2, 2, 2]
 
 
 # ---- the column queueId ------------------------------------------------------------------------------------
