@@ -144,9 +144,9 @@ class Claims:
                 if done < start:
                     self._leave(begin, behind, done, start)
                 if start < end:
-                    part = rows[low:high]
                     inside = (offsets[low:high] >= start) & (stops[low:high] <= end)
-                    yield is_new, part if inside.all() else part[inside]
+                    if inside.any():  # not only a part of a batch
+                        yield is_new, rows[low:high][inside]
                 done = end
 
     def leave_far(self, first: int) -> int:

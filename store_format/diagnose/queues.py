@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -479,6 +480,10 @@ class _EntryCheck:
             return units["base_offset"].astype(np.int64)
         return np.arange(number, number + len(units), dtype=np.int64)
 
+    def _messages(self, units: _Units) -> NDArray[Any]:
+        """How many messages each unit leads to."""
+        return units["batch_size"] if self.queue.is_batch else np.ones(len(units), np.int64)
+
     def _chunks(self) -> Iterator[tuple[int, _Units]]:
         """(number of the first unit, units), up to the last valid one, or a whole chunk without one.
 
@@ -521,7 +526,7 @@ class _EntryCheck:
         self.inside += int(inside.sum())
         if not self.queue.is_batch:
             self.unknown += resolve_known(self.extension, units["tags_code"][inside].astype(np.int64))
-        messages = units["batch_size"] if self.queue.is_batch else np.ones(len(units), np.int64)
+        messages = self._messages(units)
         self.lost += int(messages[gone].sum())
         self.behind += int(messages[behind].sum())
 
@@ -614,19 +619,30 @@ class _EntryCheck:
             first == 0 and physical < low < seen.last for low, _, first, _ in seen.claims.left
         )
 
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """The queue offsets from the first message in the log to behind the last one."""
+        if self.compared is None:
+            return 0, 0
+        runs, places = self.compared.seen.claims.runs, self.compared.places
+        return (runs[0][0], runs[-1][1]) if self.queue.is_batch and runs else (places.first, places.stop)
+
     def _is_unclaimed(self, offset: int) -> bool:
         """Whether no message of the log has a queue offset between others."""
-        if self.compared is None or not self.compared.places.first <= offset < self.compared.places.stop:
-            return False
-        return not any(each.first <= offset < each.stop for each in self._differences("wrong"))
+        first, stop = self._ends
+        return first <= offset < stop and not any(
+            each.first <= offset < each.stop for each in self._differences("wrong")
+        )
 
     def _is_outside(self, offset: int) -> bool:
         """Whether a queue offset is before or behind those of all messages, and not that of a second one with
-        offset 0, which a broker files. In a log that begins at 0, `_count_places` counts those before.
+        offset 0, which a broker files. In a log that begins at 0, `_count_places` counts those before, but
+        not of a batch queue, whose files do not say where it begins.
         """
-        if self.compared is None or (self.targets.log.min_offset and offset < self.compared.places.first):
+        (first, stop), counts_before = self._ends, self.targets.log.min_offset or self.queue.is_batch
+        if self.compared is None or (counts_before and offset < first):
             return True
-        return offset >= self.compared.places.stop and not self.compared.seen.claims.repeated
+        return offset >= stop and not self.compared.seen.claims.repeated
 
     # ---- wrong entries -------------------------------------------------------------------------------------
 
@@ -663,6 +679,7 @@ class _EntryCheck:
         physical = units["physical_offset"][rows].astype(np.int64)
         offsets = self._offsets(number, units)[rows]
         light = (is_light_queue(topic),)
+        messages = self._messages(units)
         identity = Identity((topic,), None, np.full(len(rows), self.queue.queue_id, np.int32), offsets, light)
         for mine, refs in self.targets.log.refs_at(file, physical, identity):
             good, bad = locate(refs, verify_crc=False)
@@ -671,7 +688,8 @@ class _EntryCheck:
                 offset = int(offsets[mine.start + unit.index])
                 is_whole = place_of_message(self.targets.log, at) is not None
                 self.lost += self._is_unclaimed(offset) and not is_whole
-                self.unclaimed += is_whole and self._is_outside(offset)
+                if is_whole and self._is_outside(offset):
+                    self.unclaimed += int(messages[rows[mine][unit.index]])
                 found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
                 report(mine.start + unit.index, 0, "", found)
             kept = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])

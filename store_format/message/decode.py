@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import gather_ranges, gather_units
 from store_format.display.columns import TIME_MS_MIN, TIME_MS_STOP
 from store_format.errors import CorruptStoreError
+from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, WIRE_MESSAGE_HEAD, as_struct
 from store_format.message import sysflag
@@ -33,7 +34,9 @@ from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_hosts, offset_msg_ids
 from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable, tags_codes
+from store_format.message.single import head_offset
 from store_format.names import (
+    INNER_BASE,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     KEYS,
@@ -230,6 +233,8 @@ class _UnitRows:
             ports = " and ".join(str(units.integers(f"{host}_port")[i]) for host in ("born", "store"))
             at = int(units.refs.positions[i])
             self._reject(units, i, at, f"hosts with ports from 0 to {_PORT_MAX}", f"ports {ports}")
+        if units.refs.identity is None:  # else `locate` has compared the queueOffset
+            self._reject_moved(units, np.flatnonzero(inner_batches(units)))
         units = self._without_bad(units)
         inner = inner_batches(units)
         compressed = (units.sys_flag & sysflag.COMPRESSED) != 0
@@ -286,6 +291,17 @@ class _UnitRows:
                     f"light queue {queue} at offset {offset}",
                     f"{names[i]} at {offsets[i]}",
                 )
+
+    def _reject_moved(self, units: Units, rows: _Ints) -> None:
+        """Rejects batches that a queue has at INNER_BASE (CommitLog.checkMessageAndReturnSize), and a client
+        at another queueOffset (MessageDecoder.decodeMessage).
+        """
+        bases = units.select(rows).properties().values(INNER_BASE).to_pylist()
+        offsets = units.integers("queue_offset")[rows].tolist()
+        for i, base, offset in zip(rows.tolist(), bases, offsets, strict=True):
+            if parse_long(base) not in (None, offset):
+                at = int(units.refs.positions[i]) + head_offset("queue_offset")
+                self._reject(units, i, at, f"queueOffset {base}, as in {INNER_BASE}", str(offset))
 
     # ---- opening and splitting -----------------------------------------------------------------------------
 

@@ -224,6 +224,32 @@ def test_a_record_with_a_port_that_no_client_decodes_is_lost(tmp_path: Path, at:
     assert rows["queueOffset"].to_pylist() == [1]
 
 
+@pytest.mark.parametrize(("at", "text"), [
+    (27, "4 messages readable, 2 messages lost, in a record that no client decodes"),
+    (15, "4 messages readable; 2 queue offsets between the ends of queues have no message"),
+])  # fmt: skip
+def test_a_batch_whose_head_claims_another_place_than_its_entry(tmp_path: Path, at: int, text: str) -> None:
+    """A client counts its messages from queueOffset on, and a broker files it at INNER_BASE."""
+    store = BrokerStore(tmp_path)
+    store.topic("Inner", 1, {"queue.type": "BatchCQ"})
+    for count in (2, 4):
+        store.put_batch("Inner", count)
+    flip(store.write(), at)
+    assert text in diagnose(str(tmp_path)).verdict
+    with pytest.raises(CorruptStoreError, match=r"expected queue(Offset 0, found 1|Id 0 of Inner, found 1)"):
+        MessageStore.open(str(tmp_path)).find(since=0)
+
+
+def test_a_message_that_claims_a_place_inside_a_batch(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    store.topic("Inner", 1, {"queue.type": "BatchCQ"})
+    store.put("Inner")
+    store.put("Inner")
+    store.put_batch("Inner", 4)
+    flip(store.write(), store.messages[1].physical_offset + 27, 4)
+    assert diagnose(str(tmp_path)).verdict.startswith("damaged in ")
+
+
 def test_all_bodies_that_can_be_opened_are_readable(golden: Golden) -> None:
     for name in (CLEAN, "batchcq-5.5.0"):  # both have bodies of each compression
         assert diagnose(str(golden(name))).summary.unopened == 0

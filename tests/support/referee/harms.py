@@ -18,6 +18,8 @@ from tests.support.referee.made import ENTRY_SIZE, BrokerStore
 
 Harm = Callable[[Path, Random], str]
 
+_LOG_FILE_SIZE_MIN = 512
+
 
 def _log(root: Path) -> list[Path]:
     return sorted((root / "commitlog").iterdir())
@@ -113,7 +115,10 @@ def log_file_shifted(root: Path, random: Random) -> str:
 def log_file_foreign(root: Path, random: Random) -> str:
     """A file of another store's log."""
     path = _one([path for path in _log(root) if path.name.isdigit()], random)
-    other = BrokerStore(root / "other", log_file_size=path.stat().st_size, begin=int(path.name))
+    size, begin = path.stat().st_size, int(path.name)
+    if size < _LOG_FILE_SIZE_MIN or begin % size:  # a file that was cut
+        raise NothingThereError
+    other = BrokerStore(root / "other", log_file_size=size, begin=begin)
     for _ in range(random.randint(1, 20)):
         other.put("A", 0, offset=random.choice([None, other.next_offset("A", 0) + 3]))
     other.write()

@@ -235,6 +235,7 @@ def _is_refiled(root: Path, place: Place, there: Sequence[tuple[int, Body]], ser
     entries = {
         (int(file.name) + byte) // 20: file.read_bytes()[byte : byte + 20]
         for file in sorted((root / "consumequeue" / topic / str(queue_id)).glob("[0-9]" * 20))[-3:]
+        if file.is_file()
         for byte in range(0, file.stat().st_size, 20)
     }
     return (

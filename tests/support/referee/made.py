@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import oracle
-from tests.support.oracle import Message
+from tests.support.oracle import Message, SubMessage
 
 QueueKey = tuple[str, int]
 
@@ -132,6 +132,17 @@ class BrokerStore:
             self.filed.append(message)
             self._file(message, count)
         return message
+
+    def put_batch(self, topic: str, count: int) -> Message:
+        """Appends an inner batch of so many messages to queue 0, as for a topic with queue.type=BatchCQ."""
+        at = self.next_offset(topic, 0)
+        parts = (
+            SubMessage(i, b"part %d of %d" % (i, at), b"UNIQ_KEY\x01P%d\x02" % (at + i)) for i in range(count)
+        )
+        return self.put(
+            topic, 0, body=oracle.encode_inner_batch(parts), count=count, sys_flag=0xC0,
+            properties={"INNER_NUM": str(count), "INNER_BASE": str(at)},
+        )  # fmt: skip
 
     @property
     def delivery(self) -> dict[str, int]:

@@ -9,7 +9,6 @@ from random import Random
 from types import FunctionType
 
 from tests.support import oracle
-from tests.support.oracle import SubMessage
 from tests.support.referee.made import SCHEDULED, BrokerStore
 
 Shape = Callable[[BrokerStore, Random], None]
@@ -199,17 +198,10 @@ def inner_batches(store: BrokerStore, random: Random) -> None:
     store.topic("Inner", 1, {"queue.type": "BatchCQ"})
     for _ in range(random.randint(2, 20)):
         count = random.randint(1, 4)
-        at = store.next_offset("Inner", 0)
         if count == 1:
             store.put("Inner", 0)
-            continue
-        parts = (
-            SubMessage(i, b"part %d of %d" % (i, at), b"UNIQ_KEY\x01P%d\x02" % (at + i)) for i in range(count)
-        )
-        store.put(
-            "Inner", 0, body=oracle.encode_inner_batch(parts), count=count, sys_flag=0xC0,
-            properties={"INNER_NUM": str(count), "INNER_BASE": str(at)},
-        )  # fmt: skip
+        else:
+            store.put_batch("Inner", count)
     _and_more(store, random)
 
 

@@ -198,7 +198,7 @@ public final class Referee {
         line.put("sysFlag", unit.getInt(unit.position() + SYS_FLAG_POSITION));
         line.put("body", crc(body));
         line.put("bodyLength", body.length);
-        for (String name : List.of("UNIQ_KEY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM")) {
+        for (String name : List.of("UNIQ_KEY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_BASE", "INNER_NUM")) {
             if (message.getProperty(name) != null) {
                 line.put(name, message.getProperty(name));
             }
