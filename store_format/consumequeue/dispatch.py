@@ -4,8 +4,8 @@ Which entries a message has follows from its stored unit alone (spec 3.2, 3.5, 3
 DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue. A writer that rebuilds queues and a reader that does
 without them both call `find_entries`.
 
-Of messages whose queues lack them, entries become units, so that entries which a crash kept from being
-written can be added. `kernels/dispatch.py` looks the queues of messages up by number.
+Entries become units, so that those which a crash kept from being written can be added. `kernels/dispatch.py`
+looks the queues of messages up by number.
 
 Brokers have stored two messages that claim one place, which is a topic, a queue id and a queue offset: in
 batches, in light queues, after a change of the master. The first counts
@@ -391,7 +391,7 @@ def _split(text: str) -> list[str]:
     return text.rstrip(",").split(",")
 
 
-# ---- missing entries ---------------------------------------------------------------------------------------
+# ---- entries that become units -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -405,6 +405,17 @@ class MissingEntries:
     queue_offsets: NDArray[np.int64]
     units: NDArray[np.void]
     has_two_first: bool = False
+
+    @staticmethod
+    def of(key: QueueKey, rows: _Rows, filing: Callable[[], Filing], *, batch: bool) -> MissingEntries:
+        """The entries of those messages of one queue that count. `rows` are ENTRY_ROW records of all of them,
+        in the order of the log; the `filing` decides if two claim one offset.
+        """
+        offsets = rows["offset"]
+        has_two_first = bool(np.count_nonzero(offsets == 0) > 1)
+        if (offsets[1:] < (offsets + rows["batch_size"])[:-1]).any():
+            rows = counted(rows, filing().claims(key))
+        return MissingEntries(rows["offset"].copy(), pack_entries(rows, batch=batch), has_two_first)
 
     @property
     def max_offset(self) -> int:
@@ -427,39 +438,31 @@ ENTRY_ROW = np.dtype(
 
 
 class Dispatch:
-    """Collects the missing entries of messages, which must come in the order of the log."""
+    """Collects the entries of messages, which must come in the order of the log."""
 
     def __init__(
         self,
-        max_offsets: Mapping[QueueKey, int],
-        last_physical_offsets: Mapping[QueueKey, int],
         batch_topics: frozenset[str] | None,
         delay_levels_ms: tuple[int, ...],
-        floor: Callable[[QueueKey], int] = lambda _: -1,
-        filing: Callable[[], Filing] = Filing,
+        floor: Callable[[QueueKey], tuple[int, int]] = lambda _: (0, -1),
         places_only: bool = False,
     ) -> None:
-        """An entry is missing if it is not below its queue's maximum, and its message is behind the last.
-
-        `max_offsets` and `last_physical_offsets` describe the queues on disk; `floor` gives the last physical
-        offset of queues that `last_physical_offsets` lacks. `filing` decides between messages with one
-        offset. `batch_topics` as for `find_entries`. With `places_only`, tags codes and times may be 0.
+        """`batch_topics` as for `find_entries`. `floor` gives a queue offset and a physical offset for each
+        queue: entries of lower queue offsets, and of messages that are not behind the physical offset, are
+        left out. With `places_only`, tags codes and times may be 0.
         """
-        self._max_offsets = max_offsets
-        self._last_physical_offsets = last_physical_offsets
         self._batch_topics, self._knows_batches = batch_topics or frozenset(), batch_topics is not None
-        self._delay_levels_ms = delay_levels_ms
-        self._floor, self._filing, self._places_only = floor, filing, places_only
-        self.count = 0  # entries collected since the last `take`
+        self._delay_levels_ms, self._floor, self._places_only = delay_levels_ms, floor, places_only
+        self.count = 0  # entries collected since the last `take_rows`
         self.levels: set[tuple[QueueKey, int]] = set()  # of delayed messages: the queue, and what DELAY says
         self._queues: dict[QueueKey, int] = {}  # every queue of a message so far, and its number in `_names`
         self._names: list[QueueKey] = []
-        self._floors: list[tuple[int, int]] = []  # per number: max offset and last physical offset on disk
+        self._floors: list[tuple[int, int]] = []  # by number
         self._rows: list[NDArray[np.void]] = []
         self._table: QueueTable | None = None
 
     def add(self, refs: UnitRefs) -> None:
-        """Adds the missing entries of units. A message whose queue or offset is impossible adds none."""
+        """Adds the entries of units. A message whose queue or offset is impossible adds none."""
         if kernels.worth(len(refs), only_checked=self._places_only):
             self._table = self._table or QueueTable(self._rules)
             entries, odd = self._table.entries(refs)
@@ -471,19 +474,18 @@ class Dispatch:
             refs = refs.select(odd)
         units, _ = locate(refs, verify_crc=False)
         found = find_entries(units, batch_topics=self._batch_topics if self._knows_batches else None)
-        numbers = np.array([self._number(queue) for queue in found.keys], np.int64)
         if not len(found.key):
             return
-        queues = numbers[found.key]
-        floors = np.array([self._floors[number] for number in numbers.tolist()], np.int64)[found.key]
-        missing = np.flatnonzero((found.offset >= floors[:, 0]) & (found.physical > floors[:, 1]))
-        if len(missing):
-            self.count += len(missing)
-            self._rows.append(self._entry_rows(units, found, missing, queues[missing]))
+        queues = np.array([self._number(queue) for queue in found.keys], np.int64)[found.key]
+        floors = np.array(self._floors, np.int64)[queues]
+        chosen = np.flatnonzero((found.offset >= floors[:, 0]) & (found.physical > floors[:, 1]))
+        if len(chosen):
+            self.count += len(chosen)
+            self._rows.append(self._entry_rows(units, found, chosen, queues[chosen]))
 
     def _rules(self, queue: QueueKey) -> QueueRules:
-        number = self._number(queue)
         is_odd = queue[0] == SCHEDULE_TOPIC or queue[0] in self._batch_topics
+        number = self._number(queue)
         return QueueRules(number, *self._floors[number], 1 if is_odd else 2 * (not self._knows_batches))
 
     def _number(self, queue: QueueKey) -> int:
@@ -491,27 +493,25 @@ class Dispatch:
         if number is None:
             number = self._queues[queue] = len(self._names)
             self._names.append(queue)
-            self._floors.append(
-                (self._max_offsets.get(queue, 0), self._last_physical_offsets.get(queue, self._floor(queue)))
-            )
+            self._floors.append(self._floor(queue))
         return number
 
     def _entry_rows(
-        self, units: Units, found: FoundEntries, missing: _Ints, queues: _Ints
+        self, units: Units, found: FoundEntries, entries: _Ints, queues: _Ints
     ) -> NDArray[np.void]:
-        """The entries at `missing` as ENTRY_ROW; `queues` are the numbers of their queues."""
-        rows = np.zeros(len(missing), ENTRY_ROW)
+        """The chosen `entries` as ENTRY_ROW; `queues` are the numbers of their queues."""
+        rows = np.zeros(len(entries), ENTRY_ROW)
         rows["queue"] = queues
-        rows["offset"], rows["batch_size"] = found.offset[missing], found.count[missing]
-        rows["physical"], rows["size"] = found.physical[missing], found.size[missing]
+        rows["offset"], rows["batch_size"] = found.offset[entries], found.count[entries]
+        rows["physical"], rows["size"] = found.physical[entries], found.size[entries]
         if self._places_only:
             return rows
-        chosen, place = np.unique(found.unit[missing], return_inverse=True)
+        chosen, place = np.unique(found.unit[entries], return_inverse=True)
         if len(chosen) < len(units):
             units = units.select(chosen)
         of_schedule = np.array([topic == SCHEDULE_TOPIC for topic, _ in found.keys], bool)
         scheduled = np.zeros(len(units), bool)
-        scheduled[place] = of_schedule[found.key[missing]]  # such a message has no entry in a light queue
+        scheduled[place] = of_schedule[found.key[entries]]  # such a message has no entry in a light queue
         store_timestamps = units.integers("store_timestamp").astype(np.int64)
         table = PropertyTable(units.raw_properties())
         tags = tags_codes(table, scheduled, store_timestamps, self._delay_levels_ms)
@@ -522,75 +522,14 @@ class Dispatch:
         rows["tags"], rows["store_timestamp"] = tags[place], store_timestamps[place]
         return rows
 
-    @property
-    def met(self) -> list[QueueKey]:
-        """The queues of all messages so far, with and without missing entries."""
-        return self._names
-
-    def take(self) -> dict[QueueKey, MissingEntries]:
-        """Returns the `entries` collected since the last `take`; later ones must be behind these."""
-        found = self.entries()
-        for queue, each in found.items():
-            self._floors[self._queues[queue]] = (each.max_offset, int(each.units["physical_offset"][-1]))
-        if self._table is not None:
-            self._table.refresh()
-        self.clear()
-        return found
-
-    def clear(self) -> None:
-        """Forgets the collected entries."""
-        self._rows, self.count = [], 0
-
     def take_rows(self) -> tuple[list[QueueKey], NDArray[np.void]]:
         """(queues, the entries since the last take as ENTRY_ROW in the order of the log, with repetitions).
 
         The entries of one run are in the order of their messages, those of unusual messages behind them.
         """
         rows = np.concatenate(self._rows) if self._rows else np.empty(0, ENTRY_ROW)
-        self.clear()
+        self._rows, self.count = [], 0
         return list(self._names), rows
-
-    def entries(self) -> dict[QueueKey, MissingEntries]:
-        """The collected entries by queue, of the messages that count (`Claims`)."""
-        if not self._rows:
-            return {}
-        rows = np.concatenate(self._rows)
-        if kernels.worth(0) and (grouped := self._grouped(rows)) is not None:
-            return grouped
-        rows = rows[np.lexsort((rows["physical"], rows["queue"]))]
-        found = {}
-        firsts = np.flatnonzero(np.diff(rows["queue"], prepend=-1)).tolist()
-        for first, stop in zip(firsts, [*firsts[1:], len(rows)], strict=True):
-            queue = self._names[int(rows["queue"][first])]
-            mine = rows[first:stop]
-            has_pairs = (np.diff(mine["offset"]) <= 0).any()
-            has_two_first = bool(np.count_nonzero(mine["offset"] == 0) > 1)
-            mine = counted(mine, self._filing().claims(queue) if has_pairs else None)
-            units = pack_entries(mine, batch=queue[0] in self._batch_topics)
-            found[queue] = MissingEntries(mine["offset"].copy(), units, has_two_first)
-        return found
-
-    def _grouped(self, rows: NDArray[np.void]) -> dict[QueueKey, MissingEntries] | None:
-        """The entries by queue; None where they are not in order, or some are of batch queues."""
-        begins, stops, firsts = np.empty((3, len(self._names)), np.int64)
-        units = np.empty(len(rows), CQ_UNIT)
-        columns = (
-            np.ascontiguousarray(rows[name], kind)
-            for name, kind in zip(
-                ("queue", "offset", "physical", "size", "tags"), ("i8", "i8", "i8", "i4", "i8"), strict=True
-            )
-        )
-        if not self._batch_topics.isdisjoint(topic for topic, _ in self._names) or not (
-            kernels.queue_entries.group(*columns, begins, stops, firsts, units.view(np.uint8))
-        ):
-            return None
-        return {
-            self._names[number]: MissingEntries(np.arange(first, first + stop - begin), units[begin:stop])
-            for number, (begin, stop, first) in enumerate(
-                zip(begins.tolist(), stops.tolist(), firsts.tolist(), strict=True)
-            )
-            if begin < stop
-        }
 
 
 def pack_entries(rows: NDArray[np.void], *, batch: bool) -> NDArray[np.void]:
@@ -666,8 +605,3 @@ class QueueTable:
         self._names = np.concatenate([self._names, np.empty(len(self._names) + _NAMES_SIZE, np.uint8)])
         self._slots = np.zeros(2 * len(self._slots), np.int64)
         kernels.dispatch.fill_slots(self._slots, self._rows.reshape(-1), self._names, len(self._keys))
-
-    def refresh(self) -> None:
-        """Asks for the rules of all queues again."""
-        for row, key in zip(self._rows, self._keys, strict=False):
-            row[3:] = self._rules(key)

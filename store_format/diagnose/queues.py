@@ -164,7 +164,7 @@ class QueueCheck:
         batch = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
         with suppress(StoreError):  # another check reports topics.json
             batch |= batch_topics(opened)
-        self._dispatch = Dispatch({}, {}, batch, ())  # delivery times are not compared
+        self._dispatch = Dispatch(batch, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
         begins = GivenUp.known(opened).queue_begins
         with suppress(StoreError):  # `queue_directories` reports what is no queue

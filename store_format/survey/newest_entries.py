@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import within_ranges
+from store_format.arrays.ranges import merged_ranges, within_ranges
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
-from store_format.consumequeue.dispatch import Dispatch, Filing, MissingEntries, find_entries
+from store_format.consumequeue.dispatch import Filing, MissingEntries, find_entries
 from store_format.consumequeue.files import QueueKind, file_run
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import message_mask
@@ -54,6 +53,7 @@ from store_format.survey.right_entries import (
     own_newest,
     place_of_message,
 )
+from store_format.survey.scan import LogScan, entries_between
 
 _log = logging.getLogger(__name__)
 
@@ -349,27 +349,31 @@ def _missing_from_tail(
     delay_levels_ms: tuple[int, ...],
     filing: Callable[[], Filing] = Filing,
 ) -> dict[QueueKey, MissingEntries]:
-    return missing_entries(
-        log,
-        tail.start,
-        tail.stop,
-        {
-            key: (queue.min_offset if doubtful.get(key, OFFSET_MAX) > log.min_offset else 0)
-            if _is_filled(queue)
-            else queue.max_offset
-            for key, queue in queues.items()
-        },
-        last_physical_offsets={
-            key: doubtful[key] - 1 if key in doubtful else queue.bounds.last_physical_offset
-            for key, queue in queues.items()
-            if queue.bounds is not None
-        },
-        batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
-        delay_levels_ms=delay_levels_ms,
-        known_damage_bytes=tail.damage_bytes,
-        hidden=tail.hidden,
-        filing=filing,
-    )
+    """The entries of the tail's messages whose queue offset is at or behind the end of their queue, or that
+    may be there: of a queue with entries all newer than the last one count, of a `doubtful` one all from its
+    physical offset on. Older ones are remains of a topic that was deleted and created again
+    (ConsumeQueue.putMessagePositionInfo). Warns of damage in the tail, unless that was done.
+    """
+
+    def floor(key: QueueKey) -> tuple[int, int]:
+        queue, start = queues.get(key), doubtful.get(key)
+        if queue is None:
+            return 0, -1
+        first = queue.min_offset if _is_filled(queue) else queue.max_offset
+        first = 0 if _is_filled(queue) and start is not None and start <= log.min_offset else first
+        last = -1 if queue.bounds is None else queue.bounds.last_physical_offset
+        return first, last if start is None else start - 1
+
+    batch_topics = frozenset(topic for (topic, _), queue in queues.items() if queue.is_batch)
+    scan = LogScan(batch_topics, delay_levels_ms, index=False, floor=floor)
+    found, damage = entries_between(scan, log, [(tail.start, tail.stop)], hidden=tail.hidden, filing=filing)
+    damaged = merged_ranges((each.file.start + each.start, each.file.start + each.stop) for each in damage)
+    if (size := sum(stop - start for start, stop in damaged)) > tail.damage_bytes:
+        told = (
+            "commitlog %d to %d: %d bytes are damaged or missing; messages there have no consume queue entry"
+        )
+        _log.warning(told, tail.start, tail.stop, size)
+    return found
 
 
 def _continuing(
@@ -447,58 +451,6 @@ def _gap(queue: QueueRange) -> CorruptStoreError | None:
     return CorruptStoreError(
         file, position, f"an entry for offset {queue.extra_start} of {queue.topic}-{queue.queue_id}", found
     )
-
-
-def missing_entries(
-    commit_log: CommitLog,
-    scan_start: int,
-    end: int,
-    max_offsets: Mapping[QueueKey, int],
-    *,
-    last_physical_offsets: Mapping[QueueKey, int] | None = None,
-    batch_topics: Collection[str] = (),
-    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
-    known_damage_bytes: int = 0,
-    hidden: Sequence[tuple[int, int]] = (),
-    filing: Callable[[], Filing] = Filing,
-) -> dict[QueueKey, MissingEntries]:
-    """The queue entries of messages in `scan_start` to `end` that are missing on disk, by (topic, queue id).
-
-    `max_offsets`: of each queue as it is on disk, without the units at or after `end`; a queue that is not
-    named has no entries. An entry is missing if its queue offset is at or after that. `last_physical_offsets`
-    excludes messages that are not newer than the queue's last one: remains of a topic that was deleted and
-    created again (ConsumeQueue.putMessagePositionInfo). `batch_topics` have queue.type=BatchCQ. Damage in the
-    range is skipped, with a warning unless the caller has warned of `known_damage_bytes`. Messages in the
-    `hidden` ranges do not count. `filing` as for `Dispatch`.
-    """
-    dispatch = Dispatch(
-        max_offsets,
-        last_physical_offsets or {},
-        frozenset(batch_topics),
-        tuple(delay_levels_ms),
-        filing=filing,
-    )
-    if scan_start >= end:
-        return dispatch.entries()
-    walk = commit_log.walk(scan_start, end, resync=True)
-    for found in walk:
-        if not isinstance(found, Damage):
-            outside = np.ones(len(found.positions), bool)
-            for first, behind in hidden:
-                outside &= (found.physical_offsets < first) | (found.physical_offsets >= behind)
-            if outside.any():
-                kept = replace(found, positions=found.positions[outside], sizes=found.sizes[outside])
-                dispatch.add(commit_log.refs_of(kept))
-    if walk.sums.damage_bytes + walk.sums.missing_bytes > known_damage_bytes:
-        _log.warning(
-            "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue "
-            "entry",
-            scan_start,
-            end,
-            walk.sums.damage_bytes,
-            walk.sums.missing_bytes,
-        )
-    return dispatch.entries()
 
 
 # ---- entries that do not count -----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from store_format.arrays.ranges import gather_units, merged_ranges
 from store_format.bookkeeping.journal import Abort
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
+from store_format.consumequeue.dispatch import MissingEntries, find_entries
 from store_format.consumequeue.files import DISORDER, can_be_queue
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import FiledQueue, list_queues, read_units
@@ -38,9 +38,10 @@ from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE
 from store_format.message import sysflag
 from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.single import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
-from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
+from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.survey.log_end import entry_at
+from store_format.survey.scan import LogScan, entries_between
 
 _log = logging.getLogger(__name__)
 
@@ -370,14 +371,13 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
     """The entries that the log's messages give for these ascending queue offsets; each queue once."""
     offsets = {(queue.topic, queue.queue_id): mine for queue, mine in wanted}
     runs = [queue.piece(*run) for queue, mine in wanted for run in _runs(mine)]
-    dispatch = Dispatch(  # also of earlier offsets: a message with offset 0 may begin the queue again
-        {}, {}, frozenset(), DELAY_LEVELS_MS, lambda key: -1 if key in offsets else OFFSET_MAX
-    )
-    for start, stop in merged_ranges(_stretch(log, run) for run in runs):
-        for run in log.runs(start, stop):
-            dispatch.add(log.refs_of(run))
+    stretches = merged_ranges(_stretch(log, run) for run in runs)
+
+    def floor(key: QueueKey) -> tuple[int, int]:  # a message with offset 0 may begin the queue again
+        return 0, -1 if key in offsets else OFFSET_MAX
+
     found = {}
-    for key, entries in dispatch.entries().items():
+    for key, entries in entries_between(LogScan(index=False, floor=floor), log, stretches)[0].items():
         mine = np.isin(entries.queue_offsets, offsets[key])
         found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
     return found

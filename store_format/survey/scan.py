@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Dispatch, Filing
+from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Dispatch, Filing, MissingEntries
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
 from store_format.index.updates import IndexBatch, index_batch
@@ -49,7 +49,7 @@ _Mask = NDArray[np.bool_]
 class LogScan:
     """What is looked for. `index` is False if nobody needs the index entries. With `check_bodies`, messages
     with a wrong body are counted as damage; their entries stay. With `is_live`, a broker is writing: an
-    incomplete message at the end does not count. `batch_topics` as for `find_entries`, and
+    incomplete message at the end does not count. `batch_topics` as for `find_entries`, `floor` and
     `places_only` as for `Dispatch`.
     """
 
@@ -60,6 +60,7 @@ class LogScan:
     check_bodies: bool = False
     is_live: bool = False
     places_only: bool = False
+    floor: Callable[[QueueKey], tuple[int, int]] = lambda _: (0, -1)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,7 +111,7 @@ def scan_log(
 
 def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int, record: UnitRun | None = None) -> LogPart:
     """The entries of the messages that begin in [start, stop); there is only the `record` if it is given."""
-    dispatch = Dispatch({}, {}, scan.batch_topics, scan.delay_levels_ms, places_only=scan.places_only)
+    dispatch = Dispatch(scan.batch_topics, scan.delay_levels_ms, scan.floor, scan.places_only)
     runs, end, units = list[int](), -1, 0
     indexed: list[IndexBatch] = []
     damage = []
@@ -164,6 +165,32 @@ def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[Qu
         if (physical[1:] < physical[:-1]).any():
             mine = mine[np.argsort(physical, kind="stable")]
         yield names[int(mine["queue"][0])], mine
+
+
+def entries_between(
+    scan: LogScan,
+    log: CommitLog,
+    ranges: Iterable[tuple[int, int]],
+    *,
+    hidden: Sequence[tuple[int, int]] = (),
+    filing: Callable[[], Filing] = Filing,
+) -> tuple[dict[QueueKey, MissingEntries], list[Damage]]:
+    """The entries of the messages that count in `ranges` of the log, each from the beginning of a message on,
+    and the damage there. Messages in the `hidden` ranges do not count; `filing` decides between messages with
+    one offset.
+    """
+    found, damage = dict[QueueKey, list[NDArray[np.void]]](), list[Damage]()
+    for start, stop in ranges:
+        for part in scan_log(scan, log, start, stop):
+            damage += part.damage
+            rows = part.rows[~within_ranges(part.rows["physical"], hidden)]
+            for key, mine in by_queue(part.queues, rows):
+                found.setdefault(key, []).append(mine)
+    batch_topics = scan.batch_topics or ()
+    return {
+        key: MissingEntries.of(key, np.concatenate(mine), filing, batch=key[0] in batch_topics)
+        for key, mine in found.items()
+    }, damage
 
 
 def _joined_batches(batches: list[IndexBatch]) -> IndexBatch:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import FileCache
 from store_format.names import DELAY_LEVELS_MS
-from store_format.survey.newest_entries import missing_entries
 from tests.support import oracle, strategies
+from tests.support.entries import made_entries
 from tests.support.oracle import Message
 from tests.support.strategies import StoredLog
 
@@ -51,7 +51,7 @@ def _entries(
     log: CommitLog, max_offsets: dict[Queue, int] | None = None, **options: Any
 ) -> dict[Queue, list[tuple[int, int, int]]]:
     """(queue offset, physical offset, tags code) of each entry."""
-    found = missing_entries(log, 0, 1 << 16, max_offsets or {}, **options)
+    found = made_entries(log, 0, 1 << 16, max_offsets or {}, **options)
     return {
         queue: [
             (offset, *place)
@@ -188,7 +188,7 @@ def test_a_batch_queue_has_one_entry_for_a_batch(
     tmp_path: Path, properties: dict[str, str], base: int, size: int
 ) -> None:
     log = _one_file(tmp_path, _message(3, properties_bytes=_properties(**properties)))
-    (entries,) = missing_entries(log, 0, 1 << 16, {}, batch_topics={"TopicTest"}).values()
+    (entries,) = made_entries(log, 0, 1 << 16, {}, batch_topics={"TopicTest"}).values()
     unit_size = 91 + 4 + 9 + len(_properties(**properties))
     assert entries.units.tobytes() == oracle.batch_cq_unit(0, unit_size, 0, 1_700_000_003_000, base, size)
     assert (entries.queue_offsets.tolist(), entries.max_offset) == ([base], base + size)
@@ -199,7 +199,7 @@ def test_a_unit_longer_than_a_window_gets_its_entry(tmp_path: Path) -> None:
     root.mkdir()
     data = oracle.encode_message(Message(b"T", bytes(2 << 20), _properties(TAGS="TagA"), queue_offset=6))
     (root / oracle.file_name(0)).write_bytes(data.ljust(3 << 20, b"\0"))
-    (entries,) = missing_entries(_open(tmp_path), 0, 3 << 20, {}).values()
+    (entries,) = made_entries(_open(tmp_path), 0, 3 << 20, {}).values()
     assert entries.units.tobytes() == oracle.cq_unit(0, len(data), 2598919)
 
 
@@ -212,7 +212,7 @@ def test_entries_of_any_log_are_those_of_the_oracle(
     root = tmp_path_factory.mktemp("any")
     stored.write(root)
     log = _open(root)
-    found = missing_entries(log, log.min_offset, stored.stop, {})
+    found = made_entries(log, log.min_offset, stored.stop, {})
     expected = {
         queue: [
             (m.queue_offset, oracle.cq_unit(m.physical_offset, m.total_size, oracle.tags_code(m)))

@@ -9,9 +9,9 @@ import pytest
 
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import FileCache
-from store_format.survey.newest_entries import missing_entries
 from store_format.survey.scan import queues_of_log
 from tests.support import oracle
+from tests.support.entries import made_entries
 from tests.support.oracle import Message
 
 Queue = tuple[str, int]
@@ -32,7 +32,7 @@ def _log(directory: Path, *messages: Message) -> CommitLog:
 
 def _repaired(log: CommitLog, batch_topics: set[str]) -> Spans:
     stop = log.files[-1].stop
-    found = missing_entries(log, log.min_offset, stop, {}, batch_topics=batch_topics)
+    found = made_entries(log, log.min_offset, stop, {}, batch_topics=batch_topics)
     return {queue: (int(each.queue_offsets[0]), each.max_offset) for queue, each in found.items()}
 
 

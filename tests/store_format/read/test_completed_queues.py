@@ -75,6 +75,21 @@ def test_no_checkpoint_is_needed(tmp_path: Path) -> None:
     assert _offsets(store.root, "T") == list(range(7))
 
 
+def test_damage_where_entries_are_looked_for_is_named(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log is read from the last message that has an entry on, which is that of V-0 offset 4."""
+    messages = messages_of(root)
+    start, damaged = messages[29].physical_offset, messages[34]
+    _zero(root, "T", 30, 60)
+    (log,) = (root / "commitlog").iterdir()
+    overwrite(log, damaged.physical_offset, bytes([1]))
+    assert _offsets(root, "T") == list(range(60))
+    stop = messages[-1].physical_offset + messages[-1].total_size
+    assert (
+        f"commitlog {start} to {stop}: {damaged.total_size} bytes are damaged or missing; messages there "
+        "have no consume queue entry"
+    ) in caplog.messages
+
+
 def test_a_queue_alone_is_seen_as_with_all_others(root: Path) -> None:
     _zero(root, "T", 50, 60)
     store = MessageStore.open(str(root))

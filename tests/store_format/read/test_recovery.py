@@ -4,7 +4,6 @@ the same store.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.read.store import Store
 from store_format.survey.log_end import end_after_crash, end_after_stop
-from store_format.survey.newest_entries import missing_entries
+from store_format.survey.scan import LogScan, entries_between
 from tests.support import goldens, oracle
+from tests.support.entries import made_entries
 from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.referee.made import BrokerStore
@@ -108,7 +108,7 @@ def test_queues_of_a_crashed_store_end_where_the_broker_ends_them(golden: Golden
     log = _open(root)
     end = end_after_crash(log, _checkpoint(root))
     on_disk = _max_offsets(_units_on_disk(root, end.offset))
-    added = missing_entries(log, end.scan_start, end.offset, on_disk)
+    added = made_entries(log, end.scan_start, end.offset, on_disk)
     found = on_disk | {queue: entries.max_offset for queue, entries in added.items()}
     assert found == {(q["topic"], q["queueId"]): q["maxOffset"] for q in expected["queues"] if q["maxOffset"]}
 
@@ -121,7 +121,7 @@ def test_all_entries_made_again_are_the_bytes_on_disk(golden: Golden, name: str,
     root, expected = _store(golden, name, broker)
     log = _open(root)
     end = expected["commitLog"]["maxOffset"]
-    made = missing_entries(log, log.min_offset, end, {}, batch_topics=_batch_topics(root))
+    made = made_entries(log, log.min_offset, end, {}, batch_topics=_batch_topics(root))
     on_disk = _units_on_disk(root, end)
     compared = 0
     for queue, (offsets, units) in on_disk.items():
@@ -153,7 +153,7 @@ def test_queues_that_lag_behind_the_log_are_completed(
     assert end.offset == log_end
     lagging = _units_on_disk(root, end.offset)
     last = {queue: int(units["physical_offset"][-1]) for queue, (_, units) in lagging.items() if len(units)}
-    added = missing_entries(
+    added = made_entries(
         log,
         end.scan_start,
         end.offset,
@@ -293,32 +293,28 @@ def test_the_first_message_behind_expired_ones_without_entries_is_read(tmp_path:
     assert _places(tmp_path, "A") == [(2, last.physical_offset)]
 
 
-def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path) -> None:
     log = _many_files(tmp_path, broken=2)
     end = end_after_crash(log, Checkpoint())
     assert (end.scan_start, end.offset, end.units) == (0, 13 * FILE_SIZE + 104, 10)
-    with caplog.at_level(logging.WARNING, "store_format.survey.newest_entries"):
-        entries = missing_entries(log, end.scan_start, end.offset, {})
+    found = [(end.scan_start, end.offset)]
+    entries, damage = entries_between(LogScan(index=False), log, found)
     # its bytes are found; reading it checks the CRC
     assert entries["TopicTest", 0].queue_offsets.tolist() == list(range(FILES))
-    assert caplog.messages == []
+    assert damage == []
 
 
-def test_damage_in_the_range_is_stepped_over_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_in_the_range_is_stepped_over(tmp_path: Path) -> None:
     log = _many_files(tmp_path, skipped=2)
     path = tmp_path / "commitlog" / oracle.file_name(5 * FILE_SIZE)
     path.write_bytes(b"\x01" + path.read_bytes()[1:])
-    with caplog.at_level(logging.WARNING, "store_format.survey.newest_entries"):
-        entries = missing_entries(log, 0, FILES * FILE_SIZE, {})
+    found = [(0, FILES * FILE_SIZE)]
+    entries, damage = entries_between(LogScan(index=False), log, found)
     assert entries["TopicTest", 0].queue_offsets.tolist() == [i for i in range(FILES) if i not in (2, 5)]
     assert entries["TopicTest", 0].max_offset == FILES
-    assert caplog.messages == [
-        (
-            "commitlog 0 to 7168: 104 bytes are damaged and 512 missing; messages there have no consume "
-            "queue entry"
-        )
+    assert [(each.file.start, each.stop - each.start) for each in damage] == [
+        (2 * FILE_SIZE, FILE_SIZE),
+        (5 * FILE_SIZE, 104),
     ]
 
 
@@ -342,7 +338,7 @@ def test_the_end_is_looked_for_beyond_a_missing_file(tmp_path: Path) -> None:
 def test_a_store_without_commitlog_ends_at_0(tmp_path: Path) -> None:
     end = end_after_crash(_open(tmp_path), Checkpoint())
     assert (end.offset, end.scan_start, end.last_unit_offset, end.units) == (0, 0, -1, 0)
-    assert missing_entries(_open(tmp_path), 0, 0, {}) == {}
+    assert made_entries(_open(tmp_path), 0, 0, {}) == {}
 
 
 def test_an_entry_of_the_next_message_hides_no_other_queue(tmp_path: Path) -> None:
