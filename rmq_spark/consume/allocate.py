@@ -1,4 +1,5 @@
-"""Which client of a group reads which queues of a topic: the six allocation strategies of RocketMQ's clients.
+"""Which client of a group reads which queues of a topic: the six allocation strategies of RocketMQ's clients,
+and the user's own.
 
 `allocate(consumer_group, current_cid, mq_all, cid_all)` returns the queues of one client. A strategy goes by
 the positions in both lists and does not sort them, as in Java; the caller sorts them with `sort_queues` and
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from rmq_spark.consume.consumer import STRATEGIES, MessageQueue
+from rmq_spark.consume.consumer import STRATEGIES, MessageQueue, is_own
+from rmq_spark.consume.own_code import OwnStrategy, load, load_hash
 from store_format.errors import OptionError
 from store_format.java.text import utf16_key
 from store_format.names import did_you_mean
@@ -142,6 +144,7 @@ class _NearbyMachineRoom:
     inner: AllocateMessageQueueStrategy
     room_of_queue: Callable[[MessageQueue], str]
     room_of_client: Callable[[str], str]
+    resolver: str = ""  # the name of the user's MachineRoomResolver
 
     @property
     def name(self) -> str:
@@ -185,6 +188,12 @@ def client_room(client_id: str) -> str:
     return client_id.partition("-")[0]
 
 
+def _md5(key: str) -> int:
+    """ConsistentHashRouter.MD5Hash: the digest's first four bytes, unsigned."""
+    digest = hashlib.md5(key.encode("utf-8", "replace"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
 @dataclass(frozen=True, slots=True)
 class _ConsistentHash:
     """AllocateMessageQueueConsistentHash: a queue goes to the next client at or after its hash on a ring.
@@ -193,6 +202,8 @@ class _ConsistentHash:
     """
 
     virtual_node_count: int = _VIRTUAL_NODE_COUNT
+    hash_of: Callable[[str], int] = _md5
+    hash_name: str = ""  # of the user's HashFunction
     name: str = "CONSISTENT_HASH"
 
     def allocate(
@@ -200,31 +211,27 @@ class _ConsistentHash:
     ) -> list[MessageQueue]:
         if not _is_listed(consumer_group, current_cid, mq_all, cid_all):
             return []
-        places, owners = _ring(tuple(cid_all), self.virtual_node_count)
+        places, owners = _ring(tuple(cid_all), self.virtual_node_count, self.hash_of)
         if not places:
             return []
         return [
             queue
             for queue in mq_all
-            if owners[bisect_left(places, _md5(queue.java_text())) % len(places)] == current_cid
+            if owners[bisect_left(places, self.hash_of(queue.java_text())) % len(places)] == current_cid
         ]
 
 
 @lru_cache(maxsize=8)
-def _ring(client_ids: tuple[str, ...], count: int) -> tuple[list[int], list[str]]:
+def _ring(
+    client_ids: tuple[str, ...], count: int, hash_of: Callable[[str], int]
+) -> tuple[list[int], list[str]]:
     """The sorted places and their owners (ConsistentHashRouter); at an equal place the later client wins."""
     ring: dict[int, str] = {}
     for client_id in client_ids:
         first = sum(owner == client_id for owner in ring.values()) if client_ids.count(client_id) > 1 else 0
-        ring |= {_md5(f"{client_id}-{replica}"): client_id for replica in range(first, first + count)}
+        ring |= {hash_of(f"{client_id}-{replica}"): client_id for replica in range(first, first + count)}
     places = sorted(ring)
     return places, [ring[place] for place in places]
-
-
-def _md5(key: str) -> int:
-    """ConsistentHashRouter.MD5Hash: the digest's first four bytes, unsigned."""
-    digest = hashlib.md5(key.encode("utf-8", "replace"), usedforsecurity=False).digest()
-    return int.from_bytes(digest[:4], "big")
 
 
 # ---- strategies by name ------------------------------------------------------------------------------------
@@ -237,10 +244,13 @@ def strategy(
     consumer_idcs: Iterable[str] | None = None,
     inner: str | AllocateMessageQueueStrategy = "AVG",
     virtual_node_count: int = _VIRTUAL_NODE_COUNT,
-    room_of_queue: Callable[[MessageQueue], str] = queue_room,
-    room_of_client: Callable[[str], str] = client_room,
+    resolver: str | None = None,
+    hash_function: str | None = None,
 ) -> AllocateMessageQueueStrategy:
-    """The strategy with this name. Each other argument belongs to one strategy; the others ignore it.
+    """The strategy with this name, or the user's own: `package.module:name` (`own_code`).
+
+    Each other argument belongs to one strategy; the others ignore it. `resolver` and `hash_function` are
+    names of the user's code, too.
 
     >>> queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(5)]
     >>> [queue.queue_id for queue in strategy("AVG").allocate("g", "b", queues, ["a", "b"])]
@@ -263,11 +273,19 @@ def strategy(
             return _ByMachineRoom(frozenset(consumer_idcs))
         case "MACHINE_ROOM_NEARBY":
             nested = _inner(inner, virtual_node_count) if isinstance(inner, str) else inner
-            return _NearbyMachineRoom(nested, room_of_queue, room_of_client)
+            if resolver is None:
+                return _NearbyMachineRoom(nested, queue_room, client_room)
+            own = load("machineRoomResolver", resolver, "broker_deploy_in", "consumer_deploy_in")
+            return _NearbyMachineRoom(nested, own.broker_deploy_in, own.consumer_deploy_in, resolver)
         case "CONSISTENT_HASH":
             if virtual_node_count < 0:
                 raise OptionError(f"illegal virtualNodeCnt :{virtual_node_count}")
-            return _ConsistentHash(virtual_node_count)
+            if hash_function is None:
+                return _ConsistentHash(virtual_node_count)
+            hash_of = load_hash("hashFunction", hash_function)
+            return _ConsistentHash(virtual_node_count, hash_of, hash_function)
+    if is_own(name):
+        return OwnStrategy(load("allocateMessageQueueStrategy", name, "allocate", "get_name"), name)
     hint = did_you_mean(name, STRATEGIES, "strategies")
     raise OptionError(f"allocateMessageQueueStrategy: unknown strategy {name!r}; {hint}")
 
@@ -285,11 +303,13 @@ def described(chosen: AllocateMessageQueueStrategy) -> str:
     """
     match chosen:
         case _ConsistentHash():
-            return f"{chosen.name} virtualNodeCount={chosen.virtual_node_count}"
+            own = f" hashFunction={chosen.hash_name}" if chosen.hash_name else ""
+            return f"{chosen.name} virtualNodeCount={chosen.virtual_node_count}{own}"
         case _ByMachineRoom():
             return f"{chosen.name} consumerIdcs={','.join(sorted(chosen.consumer_idcs))}"
         case _NearbyMachineRoom():
-            return f"MACHINE_ROOM_NEARBY-{described(chosen.inner)}"
+            own = f" machineRoomResolver={chosen.resolver}" if chosen.resolver else ""
+            return f"MACHINE_ROOM_NEARBY-{described(chosen.inner)}{own}"
     return chosen.name
 
 

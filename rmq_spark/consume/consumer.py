@@ -39,6 +39,7 @@ CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
 # TopicValidator's table, and Validators.CHARACTER_MAX_LENGTH
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
+_OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _NAME_BYTES_MAX = 255  # of a directory: a BROADCASTING client's offsets are in a directory with its id
 
 # Here, because each Python process of Spark parses the options, and few allocate queues or write offsets.
@@ -68,6 +69,11 @@ def check_group(group: str) -> str:
             f"group: expected 1 to 255 letters, digits and any of % | - _, found {group[:100]!r}"
         )
     return group
+
+
+def is_own(text: str) -> bool:
+    """Whether the text names code of the user, `package.module:name` (`own_code`)."""
+    return _OWN.fullmatch(text) is not None
 
 
 def check_client_id(client_id: str) -> str:

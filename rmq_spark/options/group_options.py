@@ -29,6 +29,7 @@ from rmq_spark.consume.consumer import (
     consume_from_where,
     consume_timestamp_ms,
     default_client_id,
+    is_own,
 )
 from rmq_spark.options import option as values
 from rmq_spark.options.option import BATCH, STREAM, Given, Option, parse_assign, plain_fields
@@ -96,10 +97,19 @@ def parse_consume_timestamp(given: Given) -> int:
 
 
 def parse_strategy(given: Given) -> str:
-    """A strategy name, or MACHINE_ROOM_NEARBY-INNER, as Java's getName() returns it."""
+    """A strategy name, MACHINE_ROOM_NEARBY-INNER as Java's getName() returns it, or `package.module:name`."""
     name, _, inner = given.text.strip().partition("-")
+    if is_own(given.text.strip()):
+        return given.text.strip()
     if name not in STRATEGIES or (inner and name != "MACHINE_ROOM_NEARBY"):
-        raise given.error(f"one of {', '.join(STRATEGIES)}", advice=did_you_mean(given.text, STRATEGIES))
+        names = f"one of {', '.join(STRATEGIES)}, or package.module:name of your own"
+        raise given.error(names, advice=did_you_mean(given.text, STRATEGIES))
+    return given.text.strip()
+
+
+def parse_own(given: Given) -> str:
+    if not is_own(given.text.strip()):
+        raise given.error("package.module:name of an object that Python finds on the driver")
     return given.text.strip()
 
 
@@ -131,6 +141,8 @@ class GroupOptions:
     consumer_idcs: tuple[str, ...] | None = None
     machine_room_nearby_inner: str = "AVG"
     virtual_node_count: int = 10
+    machine_room_resolver: str | None = None
+    hash_function: str | None = None
     message_model: str = CLUSTERING
     where: ConsumeFromWhere = ConsumeFromWhere.LAST
     consume_timestamp_ms: int = 0
@@ -181,7 +193,14 @@ class GroupOptions:
             )
         if self.message_model == BROADCASTING and "consumers" in given:
             raise OptionError("consumers is for CLUSTERING: when BROADCASTING each query reads every queue")
-        self.make_strategy([f"{number}" for number in range(count)], ())
+        if not self.own_code:  # which is imported where queues are allocated
+            self.make_strategy([f"{number}" for number in range(count)], ())
+
+    @property
+    def own_code(self) -> list[str]:
+        """The names of the user's own code, which making the strategy imports."""
+        names = self.strategy_name, self.machine_room_resolver, self.hash_function
+        return [name for name in names if name is not None and is_own(name)]
 
     def make_client_ids(self) -> tuple[str, ...]:
         """The ids of the logical clients; with a new base for each start, unless `clientId` is given."""
@@ -208,6 +227,8 @@ class GroupOptions:
             consumer_idcs=self.consumer_idcs,
             inner=inner or self.machine_room_nearby_inner,
             virtual_node_count=self.virtual_node_count,
+            resolver=self.machine_room_resolver,
+            hash_function=self.hash_function,
         )
 
     def make_membership(self, subscription: str, brokers: Sequence[str]) -> Membership:
@@ -392,7 +413,7 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "word",
         parse_strategy,
         "The strategy that assigns queues to clients: `AVG`, `AVG_BY_CIRCLE`, `CONFIG`, `MACHINE_ROOM`, "
-        "`MACHINE_ROOM_NEARBY` or `CONSISTENT_HASH`.",
+        "`MACHINE_ROOM_NEARBY` or `CONSISTENT_HASH`; or `package.module:name`, a strategy of your own.",
         "AVG",
     ),
     _row(
@@ -422,6 +443,21 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         values.number(0, _VIRTUAL_NODES_MAX),
         "For `CONSISTENT_HASH`: virtual nodes of each client.",
         "10",
+    ),
+    _row(
+        "machineRoomResolver",
+        "name",
+        parse_own,
+        "For `MACHINE_ROOM_NEARBY`: your own rule, `package.module:name`, for the rooms of brokers and "
+        "clients.",
+        otherwise="the parts of names before `@` and `-`",
+    ),
+    _row(
+        "hashFunction",
+        "name",
+        parse_own,
+        "For `CONSISTENT_HASH`: your own function, `package.module:name`, from a text to a long.",
+        otherwise="the first four bytes of MD5",
     ),
     _row(
         "messageModel",

@@ -54,6 +54,7 @@ def carried_data_source(name: str) -> type[DataSource]:
 
     class CarriedDataSource(DataSource):
         session: dict[str, str] | None = None
+        strategies: tuple[str, ...] | None = ()
 
         @classmethod
         def name(cls) -> str:
@@ -64,7 +65,7 @@ def carried_data_source(name: str) -> type[DataSource]:
             from rmq_spark.spark.data_source import RmqLogDataSource
 
             real = RmqLogDataSource(self.options)
-            real.session = self.session
+            real.session, real.strategies = self.session, self.strategies
             return real
 
         def schema(self) -> StructType | str:

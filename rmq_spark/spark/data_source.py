@@ -11,7 +11,7 @@ table's schema and the options of the statement to `reader()`. The catalog keeps
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,7 @@ class RmqLogDataSource(DataSource):
     """
 
     session: Mapping[str, str] | None = None  # settings of Spark that `register` adds
+    strategies: Collection[str] | None = ()  # the user's own code that the session may name; None: any
 
     @classmethod
     def name(cls) -> str:
@@ -98,6 +99,10 @@ class RmqLogDataSource(DataSource):
 
     def _read_options(self, schema: StructType, where: str = BATCH) -> ReadOptions:
         options = parse_read_options(recall_options(schema, _option_dict(self.options), where), where=where)
+        if options.group is not None and options.group.own_code:
+            from rmq_spark.consume.own_code import refuse_unlisted
+
+            refuse_unlisted(options.group.own_code, self.strategies)
         if self.session is None:
             return options
         from rmq_spark.spark.session_settings import SessionSettings

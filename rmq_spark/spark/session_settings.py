@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from rmq_spark.consume.own_code import SETTING
 from rmq_spark.options.s3a_options import PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
+
+
+_CLASSIC = "pyspark.sql.session"
 
 
 class SessionSettings:
@@ -37,6 +41,12 @@ class SessionSettings:
 
 
 def with_settings(source: type[DataSource], spark: SparkSession) -> type[DataSource]:
-    """The data source with the settings that the session has now; `source` itself without any."""
-    found = {name: value for name, value in spark.conf.getAll.items() if name.startswith(PREFIX)}
-    return type(source.__name__, (source,), {"session": found}) if found else source
+    """The data source with the settings that the session has now.
+
+    `strategies` None: code of the user has registered the format in a classic session. The user may run any
+    code there, and so may name any. A Connect session may name what its setting lists.
+    """
+    known = spark.conf.getAll
+    found = {name: value for name, value in known.items() if name.startswith(PREFIX)}
+    listed = None if type(spark).__module__ == _CLASSIC else tuple(known.get(SETTING, "").split(","))
+    return type(source.__name__, (source,), {"session": found or None, "strategies": listed})

@@ -28,6 +28,12 @@ found = spark.read.format("rmqlog").option("subscribe", "Audit").load(path).coun
 assert "rmq_spark" not in sys.modules
 import rmq_spark
 rmq_spark.register(spark)
+group = spark.read.format("rmqlog").option("subscribe", "Orders").option("group", "g").option("offsetStore", "none")
+try:
+    group.option("allocateMessageQueueStrategy", "shutil:rmtree").load(path).collect()
+    unlisted = ""
+except Exception as caught:
+    unlisted = str(caught)
 read = lambda: spark.read.format("rmqlog").option("subscribe", "Orders")
 frame = read().load(path)
 schema = frame.schema.simpleString()
@@ -63,6 +69,7 @@ print(json.dumps({
     "own": [own.columns, own.count()],
     "view": list(view[0]),
     "error": error,
+    "unlisted": unlisted,
 }))
 spark.stop()
 """  # noqa: E501
@@ -84,3 +91,4 @@ def test_a_connect_session(golden: Golden, tmp_path: Path) -> None:
     ends = {str(queue): sum(row["queueId"] == queue for row in rows) for queue in range(4)}
     assert seen["orderly"] == ends | {"2": 7}
     assert "unknown option 'subscripe'; did you mean subscribe?" in seen["error"]
+    assert "shutil:rmtree: expected a name that this session may import" in seen["unlisted"]

@@ -118,6 +118,13 @@ def test_a_group_goes_on_with_its_checkpoint_and_without(group: Group, root: Pat
     assert places(read(group.spark, root, group="g")) == [("T", 1, 7), ("T", 2, 7), ("T", 3, 7)]
 
 
+def test_a_strategy_of_the_user_decides(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    own = {"allocateMessageQueueStrategy": "tests.support.own_strategies:ByParity"}
+    found = Group(spark, root, tmp_path, offsetStore="none", consumers="2", **own).run()
+    assert found.places == expected("T", *[(0, 5)] * 4)
+    assert found.readers == {0: {0, 2}, 1: {1, 3}}
+
+
 def test_with_no_offset_store_only_the_checkpoint_knows(
     spark: SparkSession, root: Path, tmp_path: Path, unchanged: Unchanged
 ) -> None:

@@ -116,7 +116,7 @@ def test_the_places_on_the_ring() -> None:
         assert _md5(case["key"]) == case["hash"]
     example = VECTORS["consistent_hash_ring_example"]
     clients = tuple(dict.fromkeys(key.rpartition("-")[0] for key in example))
-    places, owners = _ring(clients, 10)
+    places, owners = _ring(clients, 10, _md5)
     assert dict(zip(places, owners, strict=True)) == {
         place: key.rpartition("-")[0] for key, place in example.items()
     }
@@ -124,9 +124,9 @@ def test_the_places_on_the_ring() -> None:
 
 
 def test_a_client_named_twice_has_twice_the_places() -> None:
-    from rmq_spark.consume.allocate import _ring
+    from rmq_spark.consume.allocate import _md5, _ring
 
-    assert len(_ring(("a", "a", "b"), 10)[0]) == 30
+    assert len(_ring(("a", "a", "b"), 10, _md5)[0]) == 30
 
 
 # ---- what strategies promise -------------------------------------------------------------------------------

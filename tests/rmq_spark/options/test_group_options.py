@@ -44,6 +44,8 @@ def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
         consumerIdcs="a,b",
         machineRoomNearbyInner="AVG_BY_CIRCLE",
         virtualNodeCount="3",
+        machineRoomResolver="a.b:c",
+        hashFunction="a.b:d",
         messageModel="CLUSTERING",
         consumeFromWhere="consume_from_timestamp",
         consumeTimestamp="20230101080000",
