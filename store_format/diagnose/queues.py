@@ -573,10 +573,10 @@ class _EntryCheck:
         )
 
     def _report_blank(self) -> None:
-        """Reports a blank last file behind entries. A broker creates a file when it writes to it."""
+        """Reports a blank last file. A broker creates a file when it writes to it."""
         per_file = self.queue.file_size // CQ_UNIT.itemsize
         last = self.queue.stop - per_file
-        if not self.queue.is_batch and self.queue.first < self.stop <= last:
+        if not self.queue.is_batch and self.stop <= last:
             file, position = self._place(last)
             self.findings.add("warning", file, position, "an entry", "a blank file", _BLANK_ADVICE)
             stop = 0 if self.compared is None else self.compared.places.max_offset

@@ -116,8 +116,6 @@ class UnfiledQueues:
         named = [*self._configured(store, taken, select), *self._light_queues(store, taken, select)]
         usable = [key for key in named if key not in taken.damaged]
         looked = [key for key in usable if key not in self._lost and not _is_whole(taken, key)]
-        if blank := [key for key in looked if _ends_blank(taken, key)]:
-            self.warn(("blank", *blank), _BLANK, store.path, len(blank), _queue_names(blank))
         firsts = {key: _first_entry(taken, key) for key in looked}
         undecided = firsts.items() - self._decided
         if undecided:
@@ -125,6 +123,8 @@ class UnfiledQueues:
             self._decided |= undecided | {(key, 0) for key, _ in undecided}
         if self._open:
             self._settle(store, taken)
+        if blank := [key for key in looked if key not in self._lost and _ends_blank(taken, key)]:
+            self.warn(("blank", *blank), _BLANK, store.path, len(blank), _queue_names(blank))
         lost = [key for key in usable if key in self._lost and not _covers(taken, key, self._lost[key])]
         unknown = {key: self._unknown[key] for key in usable if key in self._unknown}
         return (
@@ -389,13 +389,15 @@ def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
 
 
 def _ends_blank(taken: Snapshot, key: QueueKey) -> bool:
-    """Whether a blank file follows the last file of a queue, which is full."""
-    bounds = taken.queues[key].bounds if key in taken.queues else None
-    return (
-        bounds is not None
-        and (stop := bounds.last_file + bounds.file_size) == bounds.unit_stop * bounds.unit_size
-        and files_at(bounds.directory).exists(place_in_files(bounds.directory, bounds.file_size, stop)[0])
-    )
+    """Whether a blank file follows the last file of a queue, which is full, or is all that the queue has."""
+    queue = taken.queues.get(key)
+    if queue is None or (bounds := queue.bounds) is None:
+        return False
+    stop = bounds.unit_stop * bounds.unit_size
+    ends_file = stop == bounds.last_file + bounds.file_size or stop == bounds.first_file
+    is_filled = queue.max_offset > bounds.unit_stop  # from the log
+    path = place_in_files(bounds.directory, bounds.file_size, stop)[0]
+    return ends_file and not is_filled and files_at(bounds.directory).exists(path)
 
 
 def _last_extra(queue: QueueRange) -> int:

@@ -57,6 +57,7 @@ class Pulled:
     body: tuple[int, int]  # CRC and length of the body as a client gets it
     uniq_key: str
     entry: tuple[int, int]  # physical offset and tags code of the queue's entry
+    own: int  # the offset in the queue that the record says, -1 if it says another queue
 
     @property
     def is_served(self) -> bool:
@@ -256,6 +257,7 @@ def _pulled(topic: str, queue_id: int, each: dict[str, Any]) -> Pulled:
         (each.get("body", 0), each.get("bodyLength", 0)),
         each.get("UNIQ_KEY", ""),
         (entry[0], entry[1]) if (entry := each["entry"]) else (each["physicalOffset"], 0),
+        each["queueOffset"] if (each.get("topic"), each.get("queueId")) == (topic, queue_id) else -1,
     )
 
 

@@ -424,6 +424,33 @@ def test_a_blank_file_behind_a_full_one_is_named(tmp_path: Path, caplog: pytest.
     assert caplog.messages[0].startswith(f"{tmp_path}: 1 consume queues end with a blank file: A-0.")
 
 
+def test_a_blank_file_without_messages_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The messages of its queue are gone; a broker that starts counts one."""
+    store = BrokerStore(tmp_path)
+    store.put("B")
+    store.topic("A")
+    store.entries["A", 0], store.first["A", 0] = [bytes(20)], 0
+    text = diagnose(str(store.write())).verdict
+    assert text.startswith("sound, with 1 warning: 1 message readable; 1 queue offset between")
+    assert len(MessageStore.open(str(tmp_path)).queue("A", 0).to_table()) == 0
+    assert caplog.messages[0].startswith(f"{tmp_path}: 1 consume queues end with a blank file: A-0.")
+
+
+def test_lost_last_files_of_a_crashed_log_are_no_end_of_it(tmp_path: Path) -> None:
+    """Entries lead into a file that is gone, as a recovery says, which refuses."""
+    store = BrokerStore(tmp_path, log_file_size=1024)
+    for _ in range(9):
+        store.put("A")
+    *_, last = sorted((store.write(crashed=True) / "commitlog").iterdir())
+    gone = sum(each.physical_offset >= int(last.name) for each in store.messages)
+    last.unlink()
+    text, step = verdict(diagnose(str(tmp_path)))
+    assert f"{9 - gone} messages readable, {gone} messages lost, with the last commitlog files: copy" in text
+    assert step is NextStep.SALVAGE
+    with pytest.raises(CorruptStoreError, match="found no later file"):
+        recover(str(tmp_path)).apply()
+
+
 def test_a_message_before_that_of_the_last_entry_does_not_wait_for_a_broker(tmp_path: Path) -> None:
     """A broker that starts does not file it (ConsumeQueue.putMessagePositionInfo)."""
     store = BrokerStore(tmp_path)
