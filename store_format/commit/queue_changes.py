@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import FOLDERS, LAYOUTS, QueueKind
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import (
@@ -36,10 +35,10 @@ from store_format.files.paths import StoreFile
 from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
-from store_format.message.locate import locate
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.fates import has_queue_files
+from store_format.survey.log_end import entries_of_run
 from store_format.survey.queues import ComparedQueue, PlacedUnits, StoredQueue
 from store_format.survey.right_entries import are_holes, place_of_message, shown_record
 
@@ -158,12 +157,8 @@ def _behind_end(
 
 def _places_of_message(log: CommitLog, physical: int) -> set[tuple[QueueKey, int]]:
     """The queues and queue offsets of the whole message that begins at the physical offset; () without it."""
-    places = set()
-    for run in log.runs(physical, physical + 1) if log.has_message_at(physical) else ():
-        found = find_entries(locate(log.refs_of(run), verify_crc=True)[0])
-        keys = [found.keys[number] for number in found.key.tolist()]
-        places |= set(zip(keys, found.offset.tolist(), strict=True))
-    return places
+    runs = log.runs(physical, physical + 1) if log.has_message_at(physical) else ()
+    return {each[:2] for run in runs for each in entries_of_run(log, run, verify_crc=True)}
 
 
 def _is_filed(queue: ComparedQueue | None) -> bool:

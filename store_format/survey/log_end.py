@@ -313,7 +313,7 @@ class _SearchBehindEnd:
             return True
         is_older = self.log.store_timestamp_at(first) < self.found.last_timestamp - _CLOCK_STEP_MAX_MS
         try:
-            entries = [(entry, entry_at(self.opened, *entry[:2])) for entry in _entries_of(self.log, run)]
+            entries = [(entry, entry_at(self.opened, *entry[:2])) for entry in entries_of_run(self.log, run)]
         except StoreError:
             if is_older:
                 return False
@@ -720,7 +720,7 @@ def _times(log: CommitLog, run: UnitRun) -> NDArray[np.int64]:
 def has_own_entry(opened: Opened, log: CommitLog, physical_offset: int) -> bool:
     """Whether entries point to the whole message there: one in each queue that the message names."""
     entries = [
-        entry for run in log.runs(physical_offset, physical_offset + 1) for entry in _entries_of(log, run)
+        entry for run in log.runs(physical_offset, physical_offset + 1) for entry in entries_of_run(log, run)
     ]
     return bool(entries) and all(entry_at(opened, *entry[:2]) == entry[2] for entry in entries)
 
@@ -741,9 +741,11 @@ def entry_at(opened: Opened, queue: QueueKey, offset: int) -> int | None:
     return None
 
 
-def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]:
+def entries_of_run(
+    log: CommitLog, run: UnitRun, *, verify_crc: bool = False
+) -> list[tuple[QueueKey, int, int]]:
     """(queue, queue offset, physical offset) of every entry of the messages in their queues."""
-    found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
+    found = find_entries(locate(log.refs_of(run), verify_crc=verify_crc)[0])
     rows = zip(found.key.tolist(), found.offset.tolist(), found.physical.tolist(), strict=True)
     return [(found.keys[key], offset, physical) for key, offset, physical in rows]
 

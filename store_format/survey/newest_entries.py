@@ -27,14 +27,13 @@ from store_format.arrays.ranges import merged_ranges, within_ranges
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import Filing, MissingEntries, find_entries
+from store_format.consumequeue.dispatch import Filing, MissingEntries
 from store_format.consumequeue.files import QueueKind, file_run
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
-from store_format.files.view import FileView
 from store_format.java.text import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message.locate import Identity, UnitRefs, locate
@@ -46,6 +45,7 @@ from store_format.survey.gone import filing_behind
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, goes_on_to, has_own_entry
 from store_format.survey.queues import without_far
 from store_format.survey.right_entries import (
+    entries_of,
     is_own,
     lacks_entry,
     last_own,
@@ -106,13 +106,6 @@ def recovered_queues(
     starts = dict.fromkeys(doubtful, 0)
     filing = cache(lambda: filing_behind(opened, log, StoreState.CRASHED, end.start))
     missing = _missing_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
-    is_empty = any(
-        queues[key].bounds is not None and not _is_filled(queues[key]) for key in missing if key in queues
-    )
-    firsts = filing().firsts if is_empty else {}  # the entries of a queue may all lead behind the log's end
-    for key in firsts.keys() & missing.keys():
-        found, is_later = missing[key], missing[key].units["physical_offset"] >= firsts[key]
-        missing[key] = MissingEntries(found.queue_offsets[is_later], found.units[is_later])
     queues, gaps = _with_tail(
         log, queues, tail, starts, missing, lambda key: select(key[0]) and key not in damaged
     )
@@ -362,6 +355,8 @@ def _missing_from_tail(
         first = queue.min_offset if _is_filled(queue) else queue.max_offset
         first = 0 if _is_filled(queue) and start is not None and start <= log.min_offset else first
         last = -1 if queue.bounds is None else queue.bounds.last_physical_offset
+        if queue.bounds is not None and not _is_filled(queue):  # its entries all lead behind the log's end
+            last = max(last, filing().firsts.get(key, 0) - 1)
         return first, last if start is None else start - 1
 
     batch_topics = frozenset(topic for (topic, _), queue in queues.items() if queue.is_batch)
@@ -404,25 +399,17 @@ def _with_lost(
     if queue.bounds is not None and queue.max_offset > queue.min_offset:
         offsets = np.append(queue.max_offset - 1, offsets)
         physical = np.append(queue.bounds.last_physical_offset, physical)
-    lost_offsets, lost_units = [], []
+    every = [entries]
     for i in np.flatnonzero(np.diff(offsets) > 1).tolist():
         between = [(start, stop) for start, stop in damaged if physical[i] < start < physical[i + 1]]
         count = int(offsets[i + 1] - offsets[i]) - 1
         if count <= sum((stop - start) // MESSAGE_SIZE_MIN for start, stop in between):
-            unit = np.zeros(1, CQ_UNIT)
-            unit["physical_offset"], unit["size"] = (
-                between[0][0],
-                min(between[0][1] - between[0][0], _SIZE_MAX),
-            )
-            lost_offsets.append(np.arange(offsets[i] + 1, offsets[i + 1]))
-            lost_units.append(np.repeat(unit, count))
-    if not lost_offsets:
-        return entries
-    offsets, units = (
-        np.concatenate([entries.queue_offsets, *lost_offsets]),
-        np.concatenate([entries.units, *lost_units], dtype=CQ_UNIT),
-    )
+            unit = np.array([(between[0][0], min(between[0][1] - between[0][0], _SIZE_MAX), 0)], CQ_UNIT)
+            lost = np.arange(offsets[i] + 1, offsets[i + 1])
+            every.append(MissingEntries(lost, np.repeat(unit, count)))
+    offsets = np.concatenate([each.queue_offsets for each in every])
     order = np.argsort(offsets)
+    units = np.concatenate([each.units for each in every], dtype=CQ_UNIT)
     return MissingEntries(offsets[order], units[order])
 
 
@@ -488,13 +475,12 @@ def judged_queues(
     view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
 
     def is_right(found: tuple[QueueKey, QueueRange]) -> bool:
-        _, queue = found
-        return (
-            is_light_queue(queue.topic)  # its messages belong to other queues
-            or not _is_plain(queue)
-            or _leads_to_own(queue, log, view_of)
-            or _agrees(queue, queue.max_offset - 1, log)
-        )
+        (topic, _), queue = found
+        bounds, newest = queue.bounds, queue.max_offset - 1
+        if bounds is None or not _is_plain(queue) or is_light_queue(topic):
+            return True  # the messages of a light queue belong to other queues
+        place = bounds.last_physical_offset, bounds.last_size
+        return is_own(log, found[0], newest, place, view_of) or _agrees(queue, newest, log)
 
     changed, wrong = {}, set()
     known = own_newest(log, queues.values())
@@ -625,51 +611,34 @@ def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int)
     True if the search would be too long.
     """
     assert cut.bounds is not None
-    first = max(cut.bounds.last_physical_offset, log.min_offset)
-    if stop - first > _SEARCH_SIZE:
+    if stop - max(cut.bounds.last_physical_offset, log.min_offset) > _SEARCH_SIZE:
         return True
-    for run in log.runs(first, stop):
-        units, _ = locate(log.refs_of(run), verify_crc=False)
-        found = find_entries(units, queue.topic.__eq__)
-        mine = [i for i, key in enumerate(found.keys) if key == (queue.topic, queue.queue_id)]
-        if len(found.key) and bool(
-            (
-                np.isin(found.key, mine)
-                & (found.offset >= cut.max_offset)
-                & (found.offset < queue.max_offset)
-            ).any()
-        ):
-            return True
-    return False
+    found = entries_of(log, [(queue, np.arange(cut.max_offset, queue.max_offset))], stop)
+    return any(len(entries.units) for entries in found.values())
 
 
 @dataclass(slots=True)
 class _Whole:
-    """Whole messages, CRC included: of [start, stop) of the log, or of each file that `at` asks for."""
+    """Whole messages of [start, stop) of the log, CRC included, of each file that `at` asks for."""
 
     log: CommitLog
-    start: int | None = None
-    stop: int | None = None
-    # where they begin and end
-    known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
+    start: int = 0
+    stop: int = OFFSET_MAX
+    # where they begin and end, by file
+    known: dict[StoreFile, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
 
     def at(self, physical: int) -> int:
         """Where the whole message with the byte at this physical offset begins; -1 without one."""
-        if self.start is not None:
-            first, stop = self.start, self.stop
-        else:
-            file = self.log.file_at(physical)
-            if file is None:
-                return -1
-            first, stop = file.start, file.stop
-        if first not in self.known:
-            runs = [(run.physical_offsets, run.sizes) for run in self.log.runs(first, stop, verify_crc=True)]
-            starts = np.concatenate([np.empty(0, np.int64), *(starts for starts, _ in runs)])
-            self.known[first] = (
-                starts,
-                starts + np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in runs)]),
-            )
-        starts, stops = self.known[first]
+        file = self.log.file_at(physical)
+        if file is None or not self.start <= physical < self.stop:
+            return -1
+        if file not in self.known:
+            low, high = max(file.start, self.start), min(file.stop, self.stop)
+            runs = [(run.physical_offsets, run.sizes) for run in self.log.runs(low, high, verify_crc=True)]
+            empty = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+            starts, sizes = map(np.concatenate, zip(*empty, *runs, strict=True))
+            self.known[file] = starts, starts + sizes
+        starts, stops = self.known[file]
         i = int(np.searchsorted(starts, physical, side="right")) - 1
         return int(starts[i]) if i >= 0 and physical < int(stops[i]) else -1
 
@@ -712,17 +681,6 @@ def _agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
         return True  # an address or a delivery time, both written in one go with the rest
     tags = PropertyTable(good.raw_properties()).values(TAGS)[0].as_py()
     return tags_code == (java_hash(tags) if tags else 0)
-
-
-def _leads_to_own(queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFile], FileView]) -> bool:
-    """Whether the newest entry leads to the message of the queue with this offset: one read of its first
-    bytes.
-    """
-    bounds = queue.bounds
-    if bounds is None or bounds.max_offset != queue.max_offset:
-        return False
-    place = bounds.last_physical_offset, bounds.last_size
-    return is_own(log, (queue.topic, queue.queue_id), queue.max_offset - 1, place, view_of)
 
 
 def _is_exchanged(queue: QueueRange, log: CommitLog) -> bool:

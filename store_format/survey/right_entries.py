@@ -40,7 +40,7 @@ from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.single import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
-from store_format.survey.log_end import entry_at
+from store_format.survey.log_end import entries_of_run, entry_at
 from store_format.survey.scan import LogScan, entries_between
 
 _log = logging.getLogger(__name__)
@@ -139,8 +139,7 @@ def shown_record(
     run = UnitRun(file, np.array([start - file.start]), np.array([size]), data, start - file.start)
     for magic in (int(head["magic"][0]), MAGIC_V1, MAGIC_V2):
         head["magic"] = magic
-        found = find_entries(locate(log.refs_of(run), verify_crc=True)[0])
-        if any((found.keys[k], at) == (key, offset) for k, at in zip(found.key, found.offset, strict=True)):
+        if any(each[:2] == (key, offset) for each in entries_of_run(log, run, verify_crc=True)):
             return run
     return None
 
@@ -367,11 +366,16 @@ def _runs(offsets: _Ints) -> Iterator[tuple[int, int]]:
 # ---- what the log says -------------------------------------------------------------------------------------
 
 
-def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> dict[QueueKey, MissingEntries]:
-    """The entries that the log's messages give for these ascending queue offsets; each queue once."""
+def entries_of(
+    log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]], log_stop: int = OFFSET_MAX
+) -> dict[QueueKey, MissingEntries]:
+    """The entries that the log's messages before `log_stop` give for these ascending queue offsets; each
+    queue once.
+    """
     offsets = {(queue.topic, queue.queue_id): mine for queue, mine in wanted}
     runs = [queue.piece(*run) for queue, mine in wanted for run in _runs(mine)]
-    stretches = merged_ranges(_stretch(log, run) for run in runs)
+    places = (_stretch(log, run) for run in runs)
+    stretches = merged_ranges((start, min(stop, log_stop)) for start, stop in places)
 
     def floor(key: QueueKey) -> tuple[int, int]:  # a message with offset 0 may begin the queue again
         return 0, -1 if key in offsets else OFFSET_MAX
