@@ -61,7 +61,7 @@ from store_format.names import (
 from store_format.opened.store import OWN_DIRECTORY
 from store_format.read.store import Store
 from store_format.read.stored_messages import FoundPlaces, find_physical, find_places, read_stored
-from store_format.survey.gone import refuse_lost_log
+from store_format.survey.gone import LostLog
 from store_format.views.dead_letters import dead_letters
 
 __all__ = ["Place", "ResendPlan", "ResendResult", "SendBackResult", "Where", "resend", "send_back"]
@@ -140,7 +140,7 @@ def send_back(
     if key is not None:
         ServiceTurn.refuse_key(key[0])
     refuse_store(opened)
-    refuse_lost_log(opened, store.log)
+    LostLog.refuse(opened, store.log)
     conf = broker_conf_of(opened, broker_conf)
     settings = SendBackSettings(
         group, max_reconsume_times, conf.message_delay_levels_ms, store_host=store_host

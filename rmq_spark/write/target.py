@@ -25,7 +25,7 @@ from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.opened.store import Opened
 from store_format.read.store_root import store_roots
 from store_format.store import MessageStore
-from store_format.survey.gone import refuse_lost_log
+from store_format.survey.gone import LostLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _member(root: str, options: WriteOptions) -> TargetStore:
 def _existing(root: str, options: WriteOptions, conf: BrokerConf, closed: str | None) -> TargetStore:
     opened = Opened(root)
     store = MessageStore.open(root, broker_name=options.new_store.broker_name)
-    refuse_lost_log(opened, store.log)
+    LostLog.refuse(opened, store.log)
     settings = StoreSettings.of(
         opened, store.log, store.broker_name, given_settings(options, store.broker_name)
     )

@@ -36,7 +36,7 @@ from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIME
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored
-from store_format.survey.snapshot import take_snapshot
+from store_format.survey.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def timer_queue(store: Store) -> Queue | None:
     """The queue of the timer topic; None if no timer message was ever stored."""
     if not store.has_consume_queues:
         raise lost_queue(f"{store.path}/consumequeue")
-    taken = take_snapshot(store.opened, store.log.relisted(), store.state, TIMER_TOPIC.__eq__)
+    taken = Snapshot.take(store.opened, store.log.relisted(), store.state, TIMER_TOPIC.__eq__)
     damage = taken.damaged.get((TIMER_TOPIC, 0))
     if damage is not None:
         raise damage

@@ -39,7 +39,7 @@ from store_format.commit.append_position import (
     queue_append_positions,
 )
 from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
-from store_format.commit.committed_batch import complete_batch, complete_from, damage_with, lost_of
+from store_format.commit.committed_batch import complete_batch, complete_from
 from store_format.commit.journal_place import bytes_before
 from store_format.commit.log_comparison import LockedStore
 from store_format.commit.options import CommitOptions
@@ -61,8 +61,8 @@ from store_format.metadata.read import known_topics, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
-from store_format.survey.fates import filed_topics, has_queue_files, lost_topics, missing_topics
-from store_format.survey.gone import Gone
+from store_format.survey.fates import StoredTopics
+from store_format.survey.gone import QueueProofs
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
         lock.refuse_other_openers()
         held = open_store(root, options, FileWrites(sync=options.sync))
         _complete_topics(held)
-        if options.cut_after_damage or not has_queue_files(opened) or ends_with_commit(held):
+        if options.cut_after_damage or not StoredTopics(opened).has_queue_files or ends_with_commit(held):
             complete_known_queues(held)
 
 
@@ -182,7 +182,7 @@ def _complete_topics(held: LockedStore) -> None:
     """Completes the topics of commits that topics.json lacks because it is older than the ledger."""
     created = held.ledger.created
     known = known_topics(held.opened) if created else None
-    if known and not created.keys() <= known.keys() and missing_topics(held.opened, known):
+    if known and not created.keys() <= known.keys() and StoredTopics(held.opened).missing(known):
         complete_from(held, held.log.min_offset)
 
 
@@ -295,13 +295,13 @@ def _repeated(
         if entry is not None and member is not None:
             if is_same and entry.is_gone(member.held.log):
                 continue  # the store has nothing of it, as if it had not been committed
-            lost = lost_of(entry, member.held.log) if is_same else []
-            damage = damage_with(entry, member.held.log, lost)
+            lost = QueueProofs.lost_of_batch(entry, member.held.log) if is_same else []
+            damage = QueueProofs.damage_of_batch(entry, member.held.log, lost)
             if is_same and damage is None:
                 complete_batch(member.held, entry)
             elif is_same and options.lost_batch == "again":
                 complete_from(member.held, entry.start)
-                member.reports += (_note_again(Opened(root), key, entry, lost),)
+                member.reports += (_note_again(Opened(root), key, entry, sum(each.count for each in lost)),)
                 return None
         if committed is not None and (found is None or damage is not None):
             found = root, committed
@@ -313,12 +313,11 @@ def _repeated(
     return found[1].note_repeat(found[0], key, staged, is_stream=options.keeps_key, damage=damage)
 
 
-def _note_again(opened: Opened, key: tuple[str, int], entry: LedgerEntry, lost: Sequence[Gone]) -> str:
-    """Logs that a batch of which messages are lost is written again, and returns that report."""
-    count = sum(each.count for each in lost)
-    twice = f"the other {entry.units - count:,} messages" if lost else "what it has of the batch"
+def _note_again(opened: Opened, key: tuple[str, int], entry: LedgerEntry, lost: int) -> str:
+    """Logs that a batch of which so many messages are lost is written again, and returns that report."""
+    twice = f"the other {entry.units - lost:,} messages" if lost else "what it has of the batch"
     report = (
-        f"{opened}: batch {key[1]} of {key[0]} is written again, because {count:,} of its {entry.units:,} "
+        f"{opened}: batch {key[1]} of {key[0]} is written again, because {lost:,} of its {entry.units:,} "
         f"messages are lost; the store then has {twice} twice"
     )
     _log.warning("%s", report)
@@ -563,8 +562,8 @@ def _new_topics(
     for topic, queue_id in queues:
         if topic not in topics:
             missing[topic] = max(missing.get(topic, 0), queue_id + 1)
-    filed = filed_topics(opened, missing.__contains__) if missing else {}
-    for topic, number in (filed | lost_topics(opened)).items():
+    filed = StoredTopics(opened).numbers(missing.__contains__) if missing else {}
+    for topic, number in (filed | StoredTopics(opened).lost()).items():
         missing[topic] = max(missing.get(topic, 0), number)
     return missing
 

@@ -45,9 +45,8 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
-from store_format.survey.fates import committed_ends, has_queue_files, known_ends, last_commit_ends, question
-from store_format.survey.gone import filing_behind, gone_by_ledger
-from store_format.survey.log_end import is_unwritten
+from store_format.survey.fates import Fates, StoredTopics
+from store_format.survey.gone import QueueProofs
 from store_format.survey.newest_entries import TAIL_SIZE, judged_queues
 from store_format.survey.right_entries import lacks_entry
 
@@ -78,7 +77,7 @@ class WriterEnd(NamedTuple):
 def ends_with_commit(held: LockedStore) -> bool:
     """Whether the last message of the log is that of our last commit."""
     ours = last_commit(held.log, held.ledger)
-    return ours is not None and is_unwritten(held.log, ours.stop)
+    return ours is not None and held.log.is_unwritten(ours.stop)
 
 
 def find_writer_end(held: LockedStore) -> WriterEnd:
@@ -116,8 +115,7 @@ def _cut(held: LockedStore) -> WriterEnd:
         bounds = filed.bounds(log.min_offset, commit_log_stop=end.offset)
         last = -1 if bounds is None else bounds.last_physical_offset
         doubtful = min(doubtful, max(last, log.min_offset))
-    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
-    gone = {(each.topic, each.queue_id) for each in gone_by_ledger(opened, log, lambda: ends)}
+    gone = {each.key for each in QueueProofs(opened, log).gone_by_ledger(survey.queues)}
     for queue in survey.queues if gone else ():  # the log may have messages without an entry
         if (queue.topic, queue.queue_id) in gone:
             doubtful = min(doubtful, max(queue.last_physical_offset, log.min_offset))
@@ -181,11 +179,11 @@ def queue_append_positions(
     unfiled = {*of_known_topics(held.opened, without_files)}
     GivenUp.forget_topics(held.opened, {topic for topic, _ in {*without_files} - unfiled}, held.files)
     given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in GivenUp.read(held.opened).messages}
-    known = known_ends(held.opened, held.log) if unfiled - set(met) else {}
+    known = Fates(held.opened, held.log).known_ends() if unfiled - set(met) else {}
     is_known = end.is_ours and all(
         held.ledger.ends.get(queue) for queue in looked
     )  # then by an earlier commit
-    committed = {} if is_known else committed_ends(held.opened)
+    committed = {} if is_known else Fates(held.opened, held.log).committed_ends()
     positions = []
     for queue, (bounds, has_more, *_) in looked.items():
         least = given_up.get(queue, 0)
@@ -218,7 +216,7 @@ def gaps_before(positions: Sequence[QueueAppendPosition]) -> tuple[tuple[int, in
 def complete_known_queues(held: LockedStore) -> None:
     """Completes the queues of our last commits that lack entries; all queues if none has a file."""
     end, first = find_writer_end(held), held.log.min_offset
-    if not has_queue_files(held.opened):
+    if not StoredTopics(held.opened).has_queue_files:
         start = first
     elif end.is_ours:
         looked = {queue: _look(held, end, *queue) for queue in held.ledger.ends}
@@ -328,7 +326,7 @@ def _doubtful_from(
         return first, None
     starts, note = [min(end.offset, end.doubtful)], None
     without = [queue for queue, each in looked.items() if each.bounds is None and each.error is None]
-    if len(without) == len(looked) and not has_queue_files(held.opened):
+    if len(without) == len(looked) and not StoredTopics(held.opened).has_queue_files:
         starts.append(first)
     elif len(without) > _MANY and end.is_ours and held.ledger.ends_from <= first:
         # All messages of the log are of commits. With few queues a scan costs little, and finds lost ones.
@@ -372,7 +370,7 @@ def _short_of_ledger(held: LockedStore, end: WriterEnd) -> list[int]:
     ledger forgets their ends (`Ledger.with_entry`).
     """
     starts = []
-    for queue, known in last_commit_ends(held.opened, held.log, end.offset).items():
+    for queue, known in Fates(held.opened, held.log).last_commit_ends(end.offset).items():
         filed, bounds = FiledQueue.of(held.opened, *queue), None
         with suppress(CorruptStoreError):  # a write to the queue raises the error
             bounds = filed.bounds(held.log.min_offset, commit_log_stop=end.offset)
@@ -417,19 +415,21 @@ def complete_queues(
     queues, which have entries that contradict each other, the note has those that still do.
     """
     opened, files = held.opened, FileWrites(sync=True)
-    is_all_gone = not has_queue_files(opened) and not any(
+    is_all_gone = not StoredTopics(opened).has_queue_files and not any(
         file.size for file in list_index_files(f"{opened.path}/index")
     )
     found = LogComparison(
         opened=opened, source=opened, log=held.log, start=start, stop=end.offset, settings=held.settings,
         options=held.compared(index=index or is_all_gone), written=written, mended=mended,
         unfiled=held.options.unfiled_queues,
-        filing=filing_behind(opened, held.log, StoreState.CLEAN),
+        filing=QueueProofs(opened, held.log).filing(StoreState.CLEAN),
     )  # fmt: skip
     built = compare_aside(found)
     found = built.found
     if found.unknown:
-        _log.warning("%s These messages stay in no consume queue", question(opened, found.unknown))
+        _log.warning(
+            "%s These messages stay in no consume queue", Fates(opened, held.log).question(found.unknown)
+        )
     if found.changes:
         _log.warning(
             "%s: %d consume queues (the first is %s-%d) lack entries of messages in the commitlog; "

@@ -16,7 +16,7 @@ from store_format.commit.staged_units import check_staged, check_times
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.opened.store import Opened
-from store_format.survey.gone import refuse_lost_log
+from store_format.survey.gone import LostLog
 
 _INTO = "recover a copy: rmqlog recover STORE --into NEW --apply (recover, with into=)"
 _COMPARED_MAX = 1 << 10  # bytes; the first ones of a message have its place, its times and its body's CRC
@@ -59,7 +59,7 @@ def will_complete(
     way_out: str = WRITE_IGNORING,
 ) -> bool:
     """`is_to_complete`, for those who only look: raises whatever would make the next writer refuse."""
-    refuse_lost_log(opened, log)
+    LostLog.refuse(opened, log)
     completes = is_to_complete(opened, journal, log, ignore_missing=ignore_missing, way_out=way_out)
     if completes and not is_concluded(opened, journal):
         if is_lost_with_power(opened, journal):

@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
+from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
@@ -23,7 +25,7 @@ from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.salvage import Hole
 from store_format.commitlog.log import CommitLog, open_log
-from store_format.commitlog.walk import Damage
+from store_format.commitlog.walk import Damage, UnitRun
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.dispatch import NO_FILING, Filing
 from store_format.consumequeue.files import LAYOUTS, QueueKind
@@ -32,29 +34,21 @@ from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexGeometry, has_entries, list_index_files
+from store_format.index.updates import IndexBatch
 from store_format.layouts import BATCH_CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import BrokerConf, Checkpoint, known_topics, read_checkpoint, read_topics
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.survey.fates import (
-    DELETED,
     Fate,
-    FateDecision,
-    KnownEnd,
+    Fates,
     LogQueue,
+    StoredTopics,
     Unfiled,
-    decide,
-    deleted_until,
-    filed_queues,
-    has_directory,
-    has_light_queues,
-    has_queue_files,
-    past_queues,
-    question,
 )
-from store_format.survey.queues import ComparedQueue, OnPlacedUnits, QueueComparison, StoredQueue
+from store_format.survey.queues import ComparedQueue, QueueComparison, StoredQueue
 from store_format.survey.right_entries import Contradictions, leads_to_own, shown_delays
-from store_format.survey.scan import LogPart, LogScan, scan_log, scan_part, within_damage
+from store_format.survey.scan import LogScan
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +151,9 @@ class LogComparison:
     index: IndexCheck | None = field(default=None, init=False)
     index_problem: str = field(default="", init=False)
     misplaced: int = field(default=0, init=False)
-    past: dict[QueueKey, KnownEnd] = field(default_factory=dict, init=False)  # queues that get an empty file
+    past: Mapping[QueueKey, tuple[int, str]] = field(
+        default_factory=dict, init=False
+    )  # queues that get an empty file
 
     @property
     def lacks_bytes(self) -> bool:
@@ -170,14 +166,19 @@ class LogComparison:
         return [hole for hole in self.holes if not hole.record]
 
     @property
+    def fillings(self) -> list[tuple[int, int, UnitRun | None]]:
+        """The holes, each with the message that it becomes."""
+        return [(hole.start, hole.stop, hole.record) for hole in self.holes]
+
+    @property
     def is_part(self) -> bool:
         return self.start > self.log.min_offset
 
     def run(
         self,
         *,
-        on_part: Callable[[LogPart], None] = lambda _: None,
-        on_placed: OnPlacedUnits = lambda queue, placed: None,
+        on_index: Callable[[IndexBatch], None] = lambda _: None,
+        on_placed: QueueComparison.OnPlaced = lambda queue, placed: None,
     ) -> None:
         """Reads the log once. Raises OptionError if a queue has to be built and nobody knows the size of its
         files, or what became of its topic (`question`), and for a writer the error of each queue that cannot
@@ -199,26 +200,27 @@ class LogComparison:
         )
         if self.options.index:
             self._begin_index()
-        for part in self._unindexed():
-            self._add_index(part)
-            on_part(part)
-        for part in self.parts(self.start):
+        for batch in self._unindexed():
+            self._add_index(batch, on_index)
+        for part in self.scan.parts(
+            self.log, self.start, self.stop, self.fillings, threads=self.options.threads
+        ):
             self.units += part.units
             self.unopened += part.unopened
             self.damage += part.damage
             self.named.update(part.levels)
             comparison.add(part.queues, part.rows)
-            self._add_index(part)
-            on_part(part)
+            if part.index is not None:
+                self._add_index(part.index, on_index)
         if self.damage:
-            comparison.end(lambda places: within_damage(places, self.damage))
+            comparison.end(partial(within_ranges, ranges=[each.range for each in self.damage]))
         self.compared, self.misplaced = comparison.queues, comparison.misplaced
         if not self.needs_all():
             self._plan_changes()
 
     def needs_all(self) -> bool:
         """Whether a queue lacks earlier messages too, or the whole log has to show what became of it."""
-        deleted = deleted_until(self.source)
+        deleted = StoredTopics(self.source).deleted_until()
         known = of_known_topics(self.source, self.compared) if self.is_part else ()
         return any(
             self._needs_all(queue)
@@ -244,24 +246,24 @@ class LogComparison:
         end, _ = self.filing.ends.get(queue.key, (first, -1))  # a broker ends it at an entry of zeros
         return end < first or not (valid_units(before)[0] and is_known)
 
-    def parts(self, start: int) -> Iterator[LogPart]:
-        """The messages of the log from `start`, where a message begins, without those that are `filled`."""
-        for hole in (*self.holes, Hole(self.stop, self.stop, 0)):
-            if start < hole.start:
-                yield from scan_log(self.scan, self.log, start, hole.start, threads=self.options.threads)
-            if hole.record is not None and start <= hole.start:
-                yield scan_part(self.scan, self.log, hole.start, hole.stop, hole.record)
-            start = max(start, hole.stop)
+    def index_batches(self, start: int, stop: int) -> Iterator[IndexBatch]:
+        """The index entries of the messages in [start, stop) of the log, without those that are `filled`. A
+        message begins at `start`.
+        """
+        for part in self.scan.parts(self.log, start, stop, self.fillings, threads=self.options.threads):
+            if part.index is not None:
+                yield part.index
 
-    def _add_index(self, part: LogPart) -> None:
-        if self.index is not None and part.index is not None:
-            self.index.add(part.index)
+    def _add_index(self, batch: IndexBatch, on_index: Callable[[IndexBatch], None]) -> None:
+        if self.index is not None:
+            self.index.add(batch)
+        on_index(batch)
 
-    def _unindexed(self) -> Iterator[LogPart]:
-        """The messages between the end of the index and `start`, unless these are too many to look at."""
+    def _unindexed(self) -> Iterator[IndexBatch]:
+        """Those between the end of the index and `start`, unless these are too many to look at."""
         end = self.start if self.index is None else max(self.index.end, self.log.min_offset)
         if 0 < self.start - end <= _UNINDEXED_MAX:
-            yield from scan_log(self.scan, self.log, end, self.start, threads=self.options.threads)
+            yield from self.index_batches(end, self.start)
 
     def _scan(self) -> LogScan:
         source, options = self.source, self.options
@@ -280,7 +282,7 @@ class LogComparison:
         """A function that finds the files of a queue, None if the queue is not chosen."""
         batch = batch_file_size(self.source, self.options.batch_queue_file_size)
         simple = known_queue_file_size(self.source, self.log, self.options)
-        deleted = deleted_until(self.source)
+        deleted = StoredTopics(self.source).deleted_until()
 
         def find(queue: QueueKey) -> StoredQueue | None:
             if not (self.options.queues and self.options.chooses(queue[0])):
@@ -357,7 +359,9 @@ class LogComparison:
         if self.options.queues and self.written is None:
             self.left += self._unusable()
             begin = min([self.log.min_offset, *(hole.start for hole in self.holes)])
-            ends = past_queues(self.source, begin, self.compared, is_copied=self.opened != self.source)
+            ends = Fates(self.source, self.log).past_queues(
+                begin, self.compared, is_copied=self.opened != self.source
+            )
             self.past = {key: end for key, end in ends.items() if self.options.chooses(key[0])}
             if self.past and known_queue_file_size(self.source, self.log, self.options) is None:
                 raise self._unknown_size(min(self.past))
@@ -406,11 +410,11 @@ class LogComparison:
         """
         if self.options.topics is not None:
             return {}
-        filed = {each[:2] for each in filed_queues(self.source, lambda _: True)}
-        is_all = not has_queue_files(self.source)
+        filed = {each[:2] for each in StoredTopics(self.source).filed_queues(lambda _: True)}
+        is_all = not StoredTopics(self.source).has_queue_files
         new = [key for key in new if key not in filed]
         light = dict[QueueKey, str]()
-        if self.written is not None and not has_light_queues(self.source):
+        if self.written is not None and not StoredTopics(self.source).has_light_queues:
             light = {key: _NO_LIGHT for key in new if is_light_queue(key[0])}
             new = [key for key in new if key not in light]
         written = [key for key in new if key[0] in (self.written or ())]
@@ -421,14 +425,16 @@ class LogComparison:
         seen = {key: queue.seen for key, queue in self.compared.items()}
         left = {
             key: decision
-            for key, decision in decide(self.source, self.log, new, seen).items()
+            for key, decision in Fates(self.source, self.log).decide(new, seen).items()
             if decision.fate is not Fate.LOST
-            and not self._is_answered(key, decision, is_all=is_all, is_built=is_built)
+            and not self._is_answered(
+                key, decision.fate, is_all=is_all, is_built=is_built and not decision.is_without_topic
+            )
         }
         self.unknown = {key: seen[key] for key, each in left.items() if each.fate is Fate.UNKNOWN}
         asked = {k: queue for k, queue in self.unknown.items() if is_all or k[0] in (self.written or ())}
         if asked and self.unfiled is None:
-            raise question(self.source, asked)
+            raise Fates(self.source, self.log).question(asked)
         return (
             light
             | dict.fromkeys(created, "the write creates the topic again")
@@ -438,7 +444,7 @@ class LogComparison:
             }
         )
 
-    def _is_answered(self, key: QueueKey, decision: FateDecision, *, is_all: bool, is_built: bool) -> bool:
+    def _is_answered(self, key: QueueKey, fate: Fate, *, is_all: bool, is_built: bool) -> bool:
         """Whether a queue is built all the same: a broker that starts builds it, or the user said so.
 
         A broker that starts on a store without a crash dispatches what is behind the newest entry of all
@@ -447,9 +453,7 @@ class LogComparison:
         """
         is_written = is_all or key[0] in (self.written or ())
         is_said = (self.written is None and is_all) or (self.unfiled == "read" and is_written)
-        return (is_built and self.compared[key].by_broker > 0 and decision != DELETED) or (
-            decision.fate is Fate.UNKNOWN and is_said
-        )
+        return (is_built and self.compared[key].by_broker > 0) or (fate is Fate.UNKNOWN and is_said)
 
 
 def batch_topics(opened: Opened) -> frozenset[str]:
@@ -465,7 +469,11 @@ def of_known_topics(opened: Opened, queues: Collection[QueueKey]) -> list[QueueK
     Without topics.json all queues.
     """
     topics = known_topics(opened) if queues else None
-    return [key for key in queues if topics is None or key[0] in topics or has_directory(opened, key[0])]
+    return [
+        key
+        for key in queues
+        if topics is None or key[0] in topics or StoredTopics(opened).has_directory(key[0])
+    ]
 
 
 # ---- the sizes of files ------------------------------------------------------------------------------------

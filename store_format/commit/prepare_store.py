@@ -23,8 +23,8 @@ from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint, known_topics, read_checkpoint
 from store_format.opened.store import OWN_DIRECTORY, Opened
-from store_format.survey.fates import missing_topics
-from store_format.survey.gone import refuse_lost_log
+from store_format.survey.fates import StoredTopics
+from store_format.survey.gone import LostLog
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def open_store(
     """
     opened = Opened(root)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
-    refuse_lost_log(opened, log)
+    LostLog.refuse(opened, log)
     journal = Journal.read(opened)
     begun = journal is not None and is_to_complete(
         opened, journal, log, ignore_missing=options.ignore_missing_stores, way_out=way_out
@@ -67,7 +67,7 @@ def open_store(
         opened, log, settings, replace(options, conf=broker_conf_of(opened, options.conf)), files
     )
     # In a copy, topics.json may lack topics of earlier commits. Completing this commit adds them to the file.
-    lacked = missing_topics(opened, known_topics(opened) or ()) if begun else {}
+    lacked = StoredTopics(opened).missing(known_topics(opened) or ()) if begun else {}
     if journal is not None and not begun:
         # A cluster commit ended before every store had its journal: no store has published anything.
         files.remove(Journal.path(opened))

@@ -37,9 +37,9 @@ from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
-from store_format.survey.fates import has_queue_files
+from store_format.survey.fates import StoredTopics
 from store_format.survey.log_end import entries_of_run
-from store_format.survey.queues import ComparedQueue, PlacedUnits, StoredQueue
+from store_format.survey.queues import ComparedQueue, StoredQueue
 from store_format.survey.right_entries import are_holes, place_of_message, shown_record
 
 _CHUNK = 1 << 16  # units
@@ -216,7 +216,7 @@ class QueuesAside:
     files: FileWrites
     queues: dict[QueueKey, StoredQueue] = field(default_factory=dict)
 
-    def put(self, queue: ComparedQueue, placed: PlacedUnits | None) -> None:
+    def put(self, queue: ComparedQueue, placed: tuple[int, NDArray[np.void], bool] | None) -> None:
         stored, aside = queue.stored, self.queues.get(queue.key)
         if placed is None:
             if aside is not None:
@@ -227,7 +227,7 @@ class QueuesAside:
                 return
             directory = FiledQueue.of(self.opened, *queue.key, stored.kind).directory
             aside = self.queues[queue.key] = replace(stored, directory=directory, files={}, misfit="")
-        _write(self.opened, aside, placed.start, placed.units, self.files)
+        _write(self.opened, aside, *placed[:2], self.files)
 
     def correct(
         self, opened: Opened, queue: ComparedQueue, log_range: tuple[int, int], files: FileWrites
@@ -285,7 +285,7 @@ class QueuesAside:
         """Moves new queues to their places, all at once if the store has no other simple queue: a broker that
         finds no queue rebuilds all itself. A queue that cannot be moved is copied.
         """
-        is_all_new = not has_queue_files(opened)
+        is_all_new = not StoredTopics(opened).has_queue_files
         for key, built in self.queues.items():
             if key in new:
                 _sync(built.directory, files)

@@ -45,8 +45,8 @@ from store_format.index.file import list_index_files
 from store_format.names import SCHEDULE_TOPIC
 from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.read.store_root import broker_name_of
-from store_format.survey.gone import begun_again, refuse_lost_log
-from store_format.survey.log_end import find_readable_end
+from store_format.survey.gone import LostLog, QueueProofs
+from store_format.survey.log_end import ReadableEnd
 from store_format.survey.right_entries import Contradictions
 
 RECOVER_COLUMNS = (
@@ -272,7 +272,7 @@ def _identity_of_files(opened: Opened, options: RecoverOptions) -> object:
 def _open_store_log(opened: Opened, options: RecoverOptions) -> CommitLog:
     directories = options.log_directories or (f"{opened.path}/commitlog",)
     log = CommitLog.open(directories, FileCache()) if options.salvage else open_log(directories)
-    refuse_lost_log(opened, log)
+    LostLog.refuse(opened, log)
     return replace(log, whole_size=StoreSettings.size_of_cut_file(opened, log, options.settings))
 
 
@@ -337,14 +337,14 @@ def _survey_of_copy(source: Opened, target: Opened, options: RecoverOptions) -> 
     survey = find_end(target, log, options, source)
     survey.copied = copy_parts(source, log)
     if options.salvage:
-        readable = find_readable_end(source, log, survey.end)
+        readable = ReadableEnd.find(source, log, survey.end)
         survey.holes = find_holes(log, survey.stop, readable, Contradictions(source, log), survey.queues)
         survey.remains = readable
         survey.end_at(end_of_salvaged(log, survey.end, readable, survey.holes))
     else:
         survey.holes = short_tails(log, survey.stop)
     holes = [(hole.start, hole.stop) for hole in survey.holes]
-    survey.begins = begun_again(log, survey.queues, holes, is_copied=True)
+    survey.begins = QueueProofs(source, log).begun_again(survey.queues, holes, is_copied=True)
     check_holes(log, Ledger.read(source), survey.holes)
     return survey
 
@@ -372,8 +372,8 @@ def _plan_rows(survey: RecoverySurvey) -> Iterator[_Row]:
             part, *change.queue, change.action, change.first, change.entries, change.by_broker, change.reason
         )  # fmt: skip
     yield from (
-        ("consumequeue", *key, "create", end.offset, 0, 0, f"no file, and {end.evidence}")
-        for key, end in survey.past.items()
+        ("consumequeue", *key, "create", end, 0, 0, f"no file, and {evidence}")
+        for key, (end, evidence) in survey.past.items()
     )
     yield from (
         ("consumequeue", *left.queue, "left", None, left.entries, None, left.reason) for left in survey.left

@@ -50,7 +50,7 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.paths import StoreFile
 from store_format.files.read import files_at
 from store_format.files.write import FileWrites
-from store_format.index.updates import cut_index
+from store_format.index.updates import IndexBatch, cut_index
 from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import (
@@ -62,29 +62,10 @@ from store_format.metadata.read import (
 )
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import OWN_DIRECTORY, Opened
-from store_format.survey.fates import filed_topics, lost_topics, needs_config
-from store_format.survey.gone import (
-    FULL,
-    Gone,
-    begun_again,
-    filing_behind,
-    gone_by_ledger,
-    last_records,
-    lost_last_files,
-    pointing_to,
-    queues_in_log,
-)
-from store_format.survey.log_end import (
-    LogEnd,
-    ReadableEnd,
-    certain_end,
-    end_after_crash,
-    end_after_stop,
-    find_readable_end,
-    scan_to_end,
-)
+from store_format.survey.fates import StoredTopics
+from store_format.survey.gone import QueueProofs
+from store_format.survey.log_end import LogEnd, ReadableEnd
 from store_format.survey.queues import ComparedQueue
-from store_format.survey.scan import LogPart
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +92,7 @@ def refuse_cut(opened: Opened, log: CommitLog, end: LogEnd, *, staged: tuple[int
     another process writes to the store although its lock cannot be seen (NFS, the mount of a virtual
     machine).
     """
-    found = find_readable_end(opened, log.relisted(), end)
+    found = ReadableEnd.find(opened, log.relisted(), end)
     if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:
         return
     if found.damage is not None:
@@ -148,8 +129,8 @@ def end_of_clean_log(log: CommitLog, ledger: Ledger, known: int) -> LogEnd:
     """
     ours = last_commit(log, ledger)
     if ours is None:
-        return end_after_stop(log, known)
-    end = scan_to_end(log, ours.stop, ours.stop)
+        return LogEnd.after_stop(log, known)
+    end = LogEnd.scan(log, ours.stop, ours.stop)
     return replace(end, last_unit_offset=ours.last_offset) if end.last_unit_offset < 0 else end
 
 
@@ -166,7 +147,7 @@ def end_reason(end: LogEnd) -> str:
         return (
             f"{end.end.path} at byte {end.end.position}: expected {end.end.expected}, found {end.end.found}"
         )
-    return "no file follows" if end.end.kind in FULL else "nothing is written there"
+    return "no file follows" if end.is_full else "nothing is written there"
 
 
 def lower_checkpoint(opened: Opened, log: CommitLog, end: LogEnd) -> None:
@@ -254,10 +235,12 @@ class RecoverySurvey(LogComparison):
         named += self.unknown  # readers ask about them as before
         named = [queue for queue in named if not self.compared[queue].stored.is_batch]
         if self.options.topics is None:
-            self.topics = lost_topics(self.source, named)
+            self.topics = StoredTopics(self.source).lost(named)
         else:  # the user named them: also topics that a readable topics.json lacks
             wanted = self.options.topics.difference(read_topics(self.source) or ())
-            self.topics = filed_topics(self.source, lambda each: needs_config(each) and each in wanted)
+            self.topics = StoredTopics(self.source).numbers(
+                lambda each: StoredTopics.needs_config(each) and each in wanted
+            )
         self.broken = broken_configs(self.source)
         self.levels = lowered_levels(self.source, self.opened, self.log, self.compared, self.ahead)
 
@@ -268,17 +251,16 @@ class RecoverySurvey(LogComparison):
         log, known = self.whole_in or self.log, GivenUp.read(self.source)
         self.is_torn = self.is_crashed and log.store_timestamp_at(self.end.offset) >= 0
         ranges = [(each.start, each.stop) for each in self.filled]
-        ranges += [(each.file.start + each.start, each.file.start + each.stop) for each in self.damage]
+        ranges += [each.range for each in self.damage]
         unnamed = [(*key, *each) for key, queue in self.compared.items() for each in queue.unnamed]
-        certain = None if self.is_crashed else certain_end(self.source, log, StoreState.CLEAN, self.known)
-        self.has_stale = certain is not None
+        proofs = QueueProofs(self.source, log)
+        self.has_stale = not self.is_crashed and proofs.has_stale(self.known)
         ranges += [] if self.has_stale else [(self.end.offset, OFFSET_MAX)]
-        ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues}
-        gone = [*pointing_to(self.queues, ranges), *gone_by_ledger(self.source, log, lambda: ends)]
+        gone = [*proofs.pointing_to(self.queues, ranges), *proofs.gone_by_ledger(self.queues)]
         places = [
             (each.topic, each.queue_id, *place)
             for each in gone
-            for place in _without_whole(each, self.compared.get((each.topic, each.queue_id)))
+            for place in each.without_whole(self.compared.get(each.key))
         ]
         found = GivenUp(tuple(places)).with_more(GivenUp(tuple(unnamed if self.lacks_bytes else ())))
         return GivenUp(tuple(_without(found, known)))
@@ -321,30 +303,31 @@ def find_end(
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
     is_crashed = Abort.read_mark(opened) == ""
     state = StoreState.CRASHED if is_crashed else StoreState.CLEAN
-    queues = queues_in_log(opened, log, lambda _: None)  # the comparison reports others
+    proofs = QueueProofs(opened, log)
+    queues = proofs.queues(lambda _: None)  # the comparison reports others
     known = max(
         (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
         default=-1,
     )
     if is_crashed:
-        end = end_after_crash(log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
+        end = LogEnd.after_crash(log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
     else:
         end = end_of_clean_log(log, Ledger.read(opened), known)
-    filing = filing_behind(opened, log, state, end.start)
+    filing = proofs.filing(state, end.start)
     survey = RecoverySurvey(
         opened=target, source=opened, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
         broker_start=max(filing.start, end.start),
-        begins=begun_again(log, queues), filing=filing,
+        begins=proofs.begun_again(queues), filing=filing,
     )  # fmt: skip
     survey.end_at(end)
     try:
         if not (options.cut_after_damage or options.salvage):
-            error = lost_last_files(opened, log, end, queues, is_crashed=is_crashed)
+            error = proofs.lost_last_files(end, queues, is_crashed=is_crashed)
             if error is not None and (staged is None or end.offset < staged[0]):
                 raise error
             refuse_cut(opened, log, end, staged=staged)
-            records = last_records(log, queues, end.offset)
+            records = proofs.last_records(queues, end.offset)
             if records and (staged is None or end.offset < staged[0]):
                 found = (
                     f"{end.end.found}, in {len(records)} messages that a broker hands out all the same. "
@@ -368,11 +351,11 @@ class Built:
     queues: QueuesAside
     index: IndexBuilder | None = None
 
-    def add_index(self, part: LogPart) -> None:
+    def add_index(self, batch: IndexBatch) -> None:
         check = self.found.index
-        if check is not None and check.is_empty and part.index is not None:
+        if check is not None and check.is_empty:
             self.index = self.index or self.index_builder(0)
-            self.index.add(part.index)
+            self.index.add(batch)
 
     def index_builder(self, kept: int) -> IndexBuilder:
         assert self.found.index is not None
@@ -397,9 +380,9 @@ class Built:
                 _log.warning(told, found.opened.path, lost)
         try:
             self.queues.apply(found.opened, found.changes, found.compared, log_range, files)
-            for key, end in found.past.items():
+            for key, (end, _) in found.past.items():
                 size = found.settings.mapped_file_size_consume_queue
-                self.queues.create_empty(found.opened, key, end.offset, size, files)
+                self.queues.create_empty(found.opened, key, end, size, files)
             self._change_index(files)
         except Exception:
             for name in ("consumequeue", "index"):  # The disk may be full.
@@ -415,9 +398,7 @@ class Built:
         for change in found.changes if not found.log.min_offset else ():
             queue = found.compared[change.queue]
             damaged = sum(
-                each.stop - each.start
-                for each in found.damage
-                if each.file.start + each.start < queue.seen.epochs[0][0]
+                each.stop - each.start for each in found.damage if each.range[0] < queue.seen.epochs[0][0]
             )
             if change.action == "create" and 0 < change.first <= damaged // MESSAGE_SIZE_MIN:
                 yield (*change.queue, 0, change.first)
@@ -429,9 +410,8 @@ class Built:
         index = self.index
         if index is None:
             index = self.index_builder(check.kept())
-            for part in found.parts(index.start):
-                if part.index is not None:
-                    index.add(part.index)
+            for batch in found.index_batches(index.start, found.stop):
+                index.add(batch)
         index.close()
         move_index(check, f"{self.queues.opened.path}/index", files)
         end = index_end(found.opened, found.settings.geometry)
@@ -454,7 +434,7 @@ def compare_aside(found: LogComparison) -> Built:
         files.give_like(aside, like if files_at(like).stat_identity(like) is not None else found.opened.path)
         built = Built(found, QueuesAside(Opened(aside), FileWrites(sync=False)))
         try:
-            found.run(on_part=built.add_index, on_placed=built.queues.put)
+            found.run(on_index=built.add_index, on_placed=built.queues.put)
         except BaseException:
             if not was_begun:
                 end_rebuild(found.opened)
@@ -541,7 +521,8 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     """
     opened, log, end = survey.opened, survey.log, survey.end
     limit = OFFSET_MAX if survey.staged is None else max(survey.staged[0], end.offset)
-    gone = pointing_to(survey.queues, [(end.offset, limit)]) if end.offset < limit else []
+    proofs = QueueProofs(opened, log)
+    gone = proofs.pointing_to(survey.queues, [(end.offset, limit)]) if end.offset < limit else []
     is_cut = survey.options.cut_after_damage and not survey.options.salvage
     is_lost = is_cut or not survey.has_stale
     lost = [
@@ -549,15 +530,13 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     ]
     holes = [(hole.start, hole.stop) for hole in survey.filled]
     fillers = tuple(holes) if opened != survey.source else ()
-    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
-    lost += [*pointing_to(survey.queues, holes), *gone_by_ledger(opened, log, lambda: ends)]
+    lost += [*proofs.pointing_to(survey.queues, holes), *proofs.gone_by_ledger(survey.queues)]
     noted, begins = [], []
     for each in lost:
-        key = each.topic, each.queue_id
-        places = list(_without_whole(each, survey.compared.get(key)))
-        noted += [(*key, *place) for place in places]
+        places = each.without_whole(survey.compared.get(each.key))
+        noted += [(*each.key, *place) for place in places]
         if places and not places[0][0] and each.physical >= 0:
-            begins.append((*key, min(each.physical, end.offset)))  # behind the end it may lead anywhere
+            begins.append((*each.key, min(each.physical, end.offset)))  # behind the end it may lead anywhere
     GivenUp(tuple(noted), fillers, tuple(begins)).add_to(opened, files)
     before = Ledger.read(opened)
     ledger = before.with_given_up(
@@ -574,7 +553,10 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
             with suppress(StoreError):  # a queue that is left as it is
                 cut_queue(queue.directory, queue.kind, end.offset, files)
     elif survey.ahead:
-        _cut_queues(survey, gone, files)
+        first = min(gone, key=lambda each: each.physical, default=None)
+        name = "" if first is None else f"{shown(first.topic)}-{first.queue_id} offset {first.first}"
+        place = -1 if first is None else first.physical
+        _cut_queues(survey, name, place, sum(each.count for each in gone), files)
     directories = sorted({file.path.rpartition("/")[0] for file in log.files})
     log_files = LogFiles(log, directories, survey.settings.mapped_file_size_commit_log, files)
     # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles). A commit that
@@ -587,37 +569,20 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
             files.sync(file)
 
 
-def _without_whole(gone: Gone, queue: ComparedQueue | None) -> Iterator[tuple[int, int]]:
-    """The queue offsets [first, stop) of which the log has no message: an entry that leads nowhere may be
-    wrong.
-    """
-    first, stop = gone.first, gone.stop
-    if queue is None or not queue.places.entries:
-        yield first, stop
-        return
-    places = queue.places
-    yield from (
-        (max(low, first), min(high, stop))
-        for low, high in [(0, places.first), *queue.seen.claims.gaps, (places.stop, OFFSET_MAX)]
-        if max(low, first) < min(high, stop)
-    )
-
-
 def _is_whole(log: CommitLog, physical: int) -> bool:
     return next(iter(log.walk(physical, physical + 1, verify_crc=True)), None) is not None
 
 
-def _cut_queues(survey: RecoverySurvey, gone: Sequence[Gone], files: FileWrites) -> None:
-    """Removes the queue entries behind the end of a log without a crash, and those of the index."""
+def _cut_queues(survey: RecoverySurvey, name: str, place: int, count: int, files: FileWrites) -> None:
+    """Removes the queue entries behind the end of a log without a crash, and those of the index. They lead to
+    `count` messages, the first at the physical offset `place`.
+    """
     opened, log, end = survey.opened, survey.log, survey.end
-    first = min(gone, key=lambda each: each.physical, default=None)
-    name = "" if first is None else f"{shown(first.topic)}-{first.queue_id} offset {first.first}"
     _log.warning(
         "%s: the commitlog ends at %d: %s. Consume queues point to messages behind this end, the first at "
         "%s, physical offset %d (entries: %d, queues: %d). These messages cannot be read; the entries are "
         "removed, as a broker that starts does",
-        opened.path, end.offset, end_reason(end), name, -1 if first is None else first.physical,
-        sum(each.count for each in gone), len(survey.ahead),
+        opened.path, end.offset, end_reason(end), name, place, count, len(survey.ahead),
     )  # fmt: skip
     lower_checkpoint(opened, log, end)
     if survey.options.index and not survey.index_problem:

@@ -33,7 +33,7 @@ from store_format.index.updates import last_index_file, rewind_index
 from store_format.layouts import INDEX_HEADER, MESSAGE_HEADS
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.opened.store import Opened
-from store_format.survey.log_end import LogEnd, end_after_crash, scan_to_end
+from store_format.survey.log_end import LogEnd
 
 _log = logging.getLogger(__name__)
 
@@ -166,14 +166,14 @@ def _complete_behind_broker(
     staged = (journal.base, newest_timestamp(opened, journal))
     lost = _lost_index_file(opened, journal)
     if crashed:
-        found = end_after_crash(held.log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
+        found = LogEnd.after_crash(held.log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
         # Before the repair, so that the keys and the tag of the whole message are indexed.
         torn = _mend_log(held, found.offset, journal, present)
         mended = present.position if lost is None and torn is not None else lost
         end = repair(held, staged=staged, mended=mended)
         held = held.relisted()
     else:
-        end = scan_to_end(held.log, journal.base, journal.base)
+        end = LogEnd.scan(held.log, journal.base, journal.base)
         if not held.options.cut_after_damage:
             refuse_cut(opened, held.log, end, staged=staged)
         held.log_files.clear_behind(end.offset)

@@ -35,8 +35,8 @@ from store_format.files.write import FileWrites
 from store_format.message import sysflag
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.locate import locate
-from store_format.survey.gone import last_records, shown_records
-from store_format.survey.log_end import DAMAGED_MAX, LogEnd, ReadableEnd
+from store_format.survey.gone import QueueProofs
+from store_format.survey.log_end import LogEnd, ReadableEnd
 from store_format.survey.right_entries import Contradictions
 
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
@@ -73,23 +73,25 @@ def find_holes(
     places: list[tuple[int, int]] = []
     for step in log.walk(log.min_offset, min(end, readable.offset), verify_crc=True, resync=True):
         if isinstance(step, Damage):
-            places.append((step.file.start + step.start, step.file.start + step.stop))
+            places.append(step.range)
             continue
         refs = log.refs_of(step)
         sizes = dict(zip(refs.physical_offsets.tolist(), refs.sizes.tolist(), strict=True))
         bad = contradictions.of_log(locate(refs, verify_crc=False)[0])
         places += [(physical, physical + sizes[physical]) for physical in bad]
     places += [*readable.damaged, *readable.hidden]
-    if len(readable.damaged) >= DAMAGED_MAX or len(places) >= DAMAGED_MAX:
+    most = readable.DAMAGED_MAX
+    if len(readable.damaged) >= most or len(places) >= most:
         raise UnsupportedFormatError(
-            f"the commitlog has {len(places)} damaged places or more; expected fewer than {DAMAGED_MAX}. "
+            f"the commitlog has {len(places)} damaged places or more; expected fewer than {most}. "
             "Export the messages into a new store instead (rmqlog export --skip-damage)"
         )
     merged = merged_ranges(
         (start, min(stop, readable.offset)) for start, stop in places if start < readable.offset
     )
-    last = last_records(log, queues, readable.offset)
-    records = last | shown_records(log, queues, merged, contradictions.own)
+    proofs = QueueProofs(contradictions.opened, log)
+    last = proofs.last_records(queues, readable.offset)
+    records = last | proofs.shown_records(queues, merged, contradictions.own)
     merged += [(start, start + int(run.sizes[0])) for start, run in last.items()]
     edges = {edge for start, run in records.items() for edge in (start, start + int(run.sizes[0]))}
     return [

@@ -31,7 +31,7 @@ from store_format.files.write import FileWrites, saying_nothing_written
 from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, StoredMessages, encode
 from store_format.opened.store import Opened
 from store_format.read.store import Store
-from store_format.survey.gone import refuse_lost_log
+from store_format.survey.gone import LostLog
 
 # A message that is in the store is stored again, also above the maxMessageSize of today.
 _COPY_SIZE_MAX = (1 << 31) - (1 << 17)
@@ -48,7 +48,7 @@ def stage_messages(
     opened = Opened(root)
     refuse_full_disk(opened, options.disk_limit, options.conf, options.log_directories)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
-    refuse_lost_log(opened, log)
+    LostLog.refuse(opened, log)
     with saying_nothing_written():
         writer = StagingWriter(opened, os.urandom(8).hex(), sync=options.sync)
         try:

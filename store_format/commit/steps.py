@@ -20,7 +20,7 @@ from store_format.index.file import list_index_files
 from store_format.metadata.read import Checkpoint, config_path, known_topics, loaded_bytes, read_checkpoint
 from store_format.metadata.values import TopicConfig, add_topics
 from store_format.opened.store import OWN_DIRECTORY, Opened
-from store_format.survey.fates import missing_topics, topics_counter
+from store_format.survey.fates import StoredTopics
 
 
 def publish(publication: Publication, files: FileWrites) -> None:
@@ -45,7 +45,7 @@ def publish(publication: Publication, files: FileWrites) -> None:
 def note_in_ledger(publication: Publication, files: FileWrites) -> None:
     opened, journal = publication.opened, publication.journal
     ends = dict(zip(journal.queues, publication.queue_stops, strict=True))
-    counter = topics_counter(opened) if journal.new_topics else None
+    counter = StoredTopics(opened).counter if journal.new_topics else None
     created = {} if counter is None else {name: (each, counter) for name, each in journal.new_topics.items()}
     ledger = Ledger.read(opened).with_entry(
         journal.key[0] if journal.key else None, publication.entry, ends, created
@@ -108,7 +108,7 @@ def write_topics(opened: Opened, new_topics: Mapping[str, int], timestamp: int, 
     if not new_topics:
         return
     path = config_path(opened, "topics.json")
-    all_topics = {**missing_topics(opened, known_topics(opened) or ()), **new_topics}
+    all_topics = {**StoredTopics(opened).missing(known_topics(opened) or ()), **new_topics}
     topics = [TopicConfig(name, number, number) for name, number in all_topics.items()]
     place, data = loaded_bytes(path)
     # A topics.json from before topics were created, as in a copy, is older than the ledger.

@@ -37,7 +37,7 @@ from store_format.layouts import (
     NAME_VALUE_SEPARATOR,
     OFFSET_MAX,
 )
-from store_format.message.locate import Identity, UnitRefs, stored_offsets, stored_sizes
+from store_format.message.locate import Identity, UnitRefs, locate, stored_offsets, stored_sizes
 from store_format.message.single import HEAD_SIZE_MAX, UnitKind, check_unit, read_head
 
 _PART_SIZE = 8 << 20
@@ -52,6 +52,8 @@ _NEAR_BLOCKS = 16  # that are looked at together
 _CRC_PREFIX = CRC_PROPERTY_NAME + bytes([NAME_VALUE_SEPARATOR])
 _WORD_SIZE = 8  # total size and magic code of a message, never zero
 
+_TAIL_SIZE = 3  # of a message without properties: the last byte of its topic, and their length, two zeros
+_FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 _Ints = NDArray[np.int64]
 
 
@@ -367,6 +369,39 @@ class CommitLog:
                 who = None if identity is None else identity.select(rows)
                 places = offsets[low:high], stored[low:high]
                 yield rows, UnitRefs(file, window.data, window.positions, *places, None, who)
+
+    def is_unwritten(self, offset: int) -> bool:
+        """Whether nothing is written at the physical offset and behind it, as far as a few reads show.
+
+        The first bytes of a unit or of a BLANK are never all zero. But a power loss may have left whole pages
+        of zeros, with messages behind them.
+        """
+        file = self.file_at(offset)
+        if file is None:
+            return False
+        try:
+            head = self.read(offset, min(BLOCK_SIZE, file.stop - offset))
+        except StoreError:
+            return False
+        return not head.strip(b"\0") and written_stop(self) <= offset + BLOCK_SIZE
+
+    def written_refs(self, run: UnitRun) -> UnitRefs:
+        """The units of a run of a live store, read again, without a last one that is being appended.
+
+        No checksum covers properties, so that a message that is being appended can look valid. Bytes after
+        the message, or a last byte that is not zero, show that it is complete, and so are the bytes read
+        after that: a broker writes in order.
+        """
+        view, start = self.view(run.file), int(run.positions[0])
+        tail = view.read(run.stop - _TAIL_SIZE, _TAIL_SIZE + _FOLLOWING_SIZE)
+        buffer = view.window(start, run.stop)
+        refs = UnitRefs(run.file, buffer, run.positions - start, run.physical_offsets, run.sizes, None)
+        if any(tail[_TAIL_SIZE:]):
+            return refs
+        units, _ = locate(refs.select(slice(len(refs) - 1, None)), verify_crc=True)
+        # Without properties their length, two zeros, is behind the topic.
+        last = _TAIL_SIZE - 1 if len(units) and units.parts.properties_length[0] else 0
+        return refs if len(units) and any(tail[last : last + 1]) else refs.select(slice(0, len(refs) - 1))
 
     def _range(self) -> str:
         return (

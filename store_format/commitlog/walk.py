@@ -91,6 +91,11 @@ class Damage:
     found: str
     at_tail: bool = False
 
+    @property
+    def range(self) -> tuple[int, int]:
+        """The physical offsets [start, stop) of the bytes."""
+        return self.file.start + self.start, self.file.start + self.stop
+
 
 class EndKind(StrEnum):
     """Why a walk ended."""

@@ -48,14 +48,13 @@ from store_format.diagnose.state_files import (
 )
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import FileCache, all_answered, files_at
-from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import looks_like_store, refuse_root
-from store_format.survey.gone import dledger_logs, filing_behind, lost_last_files, queues_in_log
-from store_format.survey.log_end import LogEnd, ReadableEnd, certain_end, end_after_stop, find_readable_end
+from store_format.survey.gone import QueueProofs
+from store_format.survey.log_end import LogEnd, ReadableEnd
 from store_format.survey.right_entries import shown_delays
-from store_format.survey.snapshot import ends_after_crash, torn_end
+from store_format.survey.snapshot import Snapshot
 
 
 @all_answered()
@@ -94,17 +93,20 @@ def diagnose(
         return unchecked(findings.problems(), lost_log=lost_log)
     given_up = check_commits(findings, opened, log)
     base = _hidden_commit(opened) if state is not StoreState.CRASHED else None
-    end, readable = _ends(opened, log, state) if base is None else (None, ReadableEnd(base, base))
+    end, readable = Snapshot.ends(opened, log, state) if base is None else (None, ReadableEnd(base, base))
     log_end = None if readable is None else readable.offset
     # Entries behind the end of an old commitlog may lead to that of DLedger.
-    may_go_on = base is not None or bool(dledger_logs(opened))
+    may_go_on = base is not None or bool(opened.dledger_logs)
     states = _judged_as(state, readable, may_go_on=may_go_on)
-    if end is not None and states[1] is StoreState.CRASHED:
-        bounds = queues_in_log(opened, log, lambda _: None)
-        if lost_last_files(opened, log, end, bounds, is_crashed=True) is not None:
-            states = state, StoreState.CLEAN  # entries behind the log's end are not ahead of it
+    proofs = QueueProofs(opened, log)
+    if (
+        end is not None
+        and states[1] is StoreState.CRASHED
+        and proofs.lost_last_files(end, proofs.queues(lambda _: None), is_crashed=True) is not None
+    ):
+        states = state, StoreState.CLEAN  # entries behind the log's end are not ahead of it
     start = None if readable is None else readable.start
-    filing = filing_behind(opened, log, state, start)
+    filing = proofs.filing(state, start)
     filing = filing if states[0] is state else Filing(0, firsts=filing.firsts)
     has_queues = not has_rocksdb_queues(opened)
     queues = QueueCheck(findings, opened, log, states, log_end, filing, has_queues=has_queues)
@@ -212,7 +214,7 @@ def _with_cut(
         report_torn(findings, log, readable.offset)
     if readable is not None or not summary.damage_bytes:
         return summary
-    end = find_readable_end(opened, log, end_after_stop(log))  # CommitLog.recoverNormally
+    end = ReadableEnd.find(opened, log, LogEnd.after_stop(log))  # CommitLog.recoverNormally
     report_cut(findings, log, end)
     if end.damage is None:
         return summary
@@ -267,17 +269,3 @@ def _hidden_commit(opened: Opened) -> int | None:
         return CommitState.read(opened).base
     except CorruptStoreError:  # check_commits has reported the file
         return None
-
-
-def _ends(opened: Opened, log: CommitLog, state: StoreState) -> tuple[LogEnd | None, ReadableEnd | None]:
-    """The log's ends after a crash; the readable one before messages that an earlier recovery has cut."""
-    if state is StoreState.CRASHED:
-        checkpoint = None
-        with suppress(CorruptStoreError):  # then the end without a checkpoint; another check reports the file
-            checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
-        return ends_after_crash(opened, log, checkpoint or Checkpoint())
-    end = certain_end(opened, log, state)
-    if end is not None and end.remains:
-        return None, ReadableEnd(end.offset, end.offset, remains=end.remains)
-    torn = torn_end(opened, log) if state is StoreState.CLEAN else None
-    return None, None if torn is None else ReadableEnd(torn, torn)

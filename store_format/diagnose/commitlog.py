@@ -111,7 +111,7 @@ def check_log(
             if step.at_tail and state is StoreState.CRASHED:
                 torn_bytes += step.stop - step.start
             else:
-                lost.add(step.file.start + step.start, step.file.start + step.stop)
+                lost.add(*step.range)
         else:
             cut_bytes += int(step.sizes[step.physical_offsets >= cut].sum())
             visit(step)

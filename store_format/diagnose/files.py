@@ -35,7 +35,6 @@ from store_format.read.store_root import (
     is_below,
     tiered_metadata,
 )
-from store_format.survey.gone import dledger_logs
 
 QUEUE_ADVICE = (
     "rmqlog recover writes the entries again from the commitlog. Do not start a broker before that: "
@@ -220,7 +219,7 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
 
 def check_elsewhere(findings: Findings, opened: Opened) -> bool:
     """Reports files that are not read, and returns whether there are any."""
-    logs, tiered, compacted = dledger_logs(opened), tiered_metadata(opened), compacted_topics(opened)
+    logs, tiered, compacted = opened.dledger_logs, tiered_metadata(opened), compacted_topics(opened)
     for path in logs:
         findings.add("info", path, 0, "a commitlog in commitlog/", DLEDGER, _DLEDGER_ADVICE)
     if tiered is not None:
@@ -236,7 +235,7 @@ def check_elsewhere(findings: Findings, opened: Opened) -> bool:
 
 def is_dledger_only(opened: Opened, commit_log_paths: Sequence[str]) -> bool:
     """Whether the commitlog is one of DLedger, whose entries have heads that are not checked."""
-    logs = dledger_logs(opened)
+    logs = opened.dledger_logs
     if commit_log_paths:
         return any(is_below(path, log) for path in commit_log_paths for log in logs)
     return bool(logs) and not opened.files.is_directory(f"{opened.path}/commitlog")

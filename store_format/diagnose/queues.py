@@ -39,10 +39,9 @@ from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, read_pieces
 from store_format.read.tolerance import Tolerance
-from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
-from store_format.survey.gone import begun_again, gone_by_ledger, queues_in_log
-from store_format.survey.log_end import certain_end
-from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
+from store_format.survey.fates import Fate, Fates, StoredTopics
+from store_format.survey.gone import QueueProofs
+from store_format.survey.queues import ComparedQueue, QueueComparison, StoredQueue
 from store_format.survey.right_entries import (
     Contradictions,
     are_holes,
@@ -168,8 +167,8 @@ class QueueCheck:
         end = OFFSET_MAX if log_end is None else log_end
         begins = GivenUp.known(opened).queue_begins
         with suppress(StoreError):  # `queue_directories` reports what is no queue
-            queues = queues_in_log(opened, log, lambda _: None)
-            begins |= begun_again(log, queues)
+            queues = QueueProofs(opened, log).queues(lambda _: None)
+            begins |= QueueProofs(opened, log).begun_again(queues)
         self.comparison = QueueComparison(
             self._find, log=log, contradictions=Contradictions(opened, log), log_stop=end, begins=begins,
             broker_start=filing.start, filing=filing,
@@ -282,7 +281,7 @@ class QueueCheck:
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
             check.report_lacking(is_live=self._state is StoreState.LIVE)
-        is_stale = certain_end(self._opened, self._log, StoreState.CLEAN, last_behind) is not None
+        is_stale = QueueProofs(self._opened, self._log).has_stale(last_behind)
         self.ahead = 0 if is_clean and is_stale else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
         if stranded:
@@ -308,7 +307,9 @@ class QueueCheck:
                     hidden += stop - first - given_up.within({key: (first, stop)}).count
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
-            hidden += sum(each.count for each in gone_by_ledger(self._opened, self._log, lambda: ends))
+            filed = (QueueRange(*key, 0, end, None) for key, end in ends.items())
+            gone = QueueProofs(self._opened, self._log).gone_by_ledger(filed)
+            hidden += sum(each.count for each in gone)
         return stranded + hidden + len(contradicted) + (self.ahead if is_clean else 0)
 
     def _count_places(self, *, has_lost: bool) -> None:
@@ -339,7 +340,7 @@ class QueueCheck:
         recovery has given up: the next message gets an offset behind that.
         """
         given_up = {(topic, number): stop for topic, number, _, stop in self._given_up().messages}
-        for key, known in committed_ends(self._opened).items():
+        for key, known in Fates(self._opened, self._log).committed_ends().items():
             if known.offset > max(ends.get(key, known.offset), given_up.get(key, 0)):
                 place = f"{self._opened.path}/config"
                 expected = f"committed offsets up to {ends[key]}, its end"
@@ -355,10 +356,10 @@ class QueueCheck:
         }
         seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
         has_topics = bool(self._opened.files.names(f"{self._opened.path}/config", missing_ok=True) & _TOPICS)
-        has_light = has_light_queues(self._opened)
+        has_light = StoredTopics(self._opened).has_light_queues
         # whether the broker makes light queues
         is_shown = self._opened.files.is_directory(f"{self._opened.path}/{FOLDERS['simple']}")
-        for key, (fate, evidence) in decide(self._opened, self._log, absent, seen).items():
+        for key, (fate, evidence) in Fates(self._opened, self._log).decide(absent, seen).items():
             queue = absent[key]
             is_light = is_light_queue(key[0])
             is_dispatched = self._state is StoreState.CRASHED and (is_shown or not is_light)
@@ -385,7 +386,7 @@ class QueueCheck:
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
             self._findings.add("damage", place, 0, expected, found, advice)
         past = (
-            past_queues(self._opened, self._log.min_offset, self.comparison.queues)
+            Fates(self._opened, self._log).past_queues(self._log.min_offset, self.comparison.queues)
             if self._has_queues
             else {}
         )
@@ -456,19 +457,12 @@ class _EntryCheck:
             found = f"none for {self.unknown} messages"
             self.findings.add("warning", self.extension, 0, expected, found, EXTENSION_ADVICE)
         right = self.compared.equal if self.compared is not None else 0
-        if self.inside != right or self.is_odd or self._differences("wrong"):
+        if self.inside != right or self.is_odd or ComparedQueue.differences_of(self.compared, "wrong"):
             self._report_wrong()
 
     @property
     def _name(self) -> str:
         return f"{self.queue.topic}-{self.queue.queue_id}"
-
-    def _differences(self, kind: str) -> list[Difference]:
-        if self.compared is None:
-            return []
-        if self.compared.error is not None:
-            raise self.compared.error
-        return [each for each in self.compared.differences if each.kind == kind]
 
     def _place(self, number: int) -> tuple[str, int]:
         """(file, byte) of a unit."""
@@ -539,7 +533,7 @@ class _EntryCheck:
         rows = np.flatnonzero(message_mask(units))
         behind = np.setdiff1d(rows, rows[longest_ascent(physical[rows])])
         found[behind] = physical[behind] >= self.targets.end
-        for each in self._differences("wrong"):
+        for each in ComparedQueue.differences_of(self.compared, "wrong"):
             found |= (offsets >= each.first) & (offsets < each.stop)
         return found
 
@@ -560,7 +554,9 @@ class _EntryCheck:
 
     def _is_hole(self, offsets: _IntArray) -> bool:
         """Whether the log shows that these queue offsets never had a message."""
-        unfilled = [range(each.first, each.stop) for each in self._differences("unfilled")]
+        unfilled = [
+            range(each.first, each.stop) for each in ComparedQueue.differences_of(self.compared, "unfilled")
+        ]
         queue, log = self.queue, self.targets.log
         if queue.is_batch or not all(any(offset in each for each in unfilled) for offset in offsets.tolist()):
             return False
@@ -590,7 +586,7 @@ class _EntryCheck:
         # A topic that was deleted and created again leaves messages in the log that are older than all that
         # the queue's entries point to, at offsets that the queue has.
         low = 0 if self.queue.is_batch else self.low
-        for each in self._differences("missing"):
+        for each in ComparedQueue.differences_of(self.compared, "missing"):
             is_left_over = each.physical < self.first_physical and each.first >= low
             if is_left_over or (is_live and each.first >= self.stop):
                 continue
@@ -631,7 +627,7 @@ class _EntryCheck:
         """Whether no message of the log has a queue offset between others."""
         first, stop = self._ends
         return first <= offset < stop and not any(
-            each.first <= offset < each.stop for each in self._differences("wrong")
+            each.first <= offset < each.stop for each in ComparedQueue.differences_of(self.compared, "wrong")
         )
 
     def _is_outside(self, offset: int) -> bool:

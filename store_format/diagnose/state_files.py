@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from store_format.bookkeeping.journal import Abort, Journal, StoreState
 from store_format.bookkeeping.ledger import GivenUp, Ledger
-from store_format.commit.committed_batch import damage_with
 from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
@@ -25,8 +24,8 @@ from store_format.metadata.read import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
-from store_format.survey.fates import has_rocksdb_config, lost_topics, needs_config
-from store_format.survey.gone import ADVICE, LostLog, find_lost_log
+from store_format.survey.fates import StoredTopics
+from store_format.survey.gone import LostLog, QueueProofs
 
 _TOPICS_ADVICE = (
     "Put topics.json back from a backup: without it a broker knows no topic, and consumers find none. "
@@ -131,12 +130,14 @@ def check_state(findings: Findings, opened: Opened, state: StoreState) -> None:
 def check_lost_log(findings: Findings, opened: Opened, log: CommitLog) -> LostLog | None:
     """Reports and returns a lost commitlog, with which no other check makes sense."""
     try:
-        lost = find_lost_log(opened, log)
+        lost = LostLog.find(opened, log)
     except StoreError:  # of the journal or the ledger: check_commits reports the file
         return None
     if lost is not None:
         expected = f"messages, because {lost.known}"
-        findings.add("damage", log.directories[0], 0, expected, "no commitlog file with a message", ADVICE)
+        findings.add(
+            "damage", log.directories[0], 0, expected, "no commitlog file with a message", LostLog.ADVICE
+        )
     return lost
 
 
@@ -168,7 +169,7 @@ def check_commits(findings: Findings, opened: Opened, log: CommitLog) -> GivenUp
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)
         return GivenUp()
-    for report in ledger.reports(log, damage_with):
+    for report in ledger.reports(log, QueueProofs.damage_of_batch):
         expected = "every committed batch in the log"
         findings.add("damage", Ledger.path(opened), 0, expected, report, _LEDGER_ADVICE, kind=report)
     return given_up
@@ -259,9 +260,9 @@ def check_topics(
         topics = config_json.read_topics(opened)
     except CorruptStoreError:
         return 0, 0  # check_config has reported the file
-    if topics is None and has_rocksdb_config(opened):
+    if topics is None and StoredTopics(opened).has_rocksdb_config:
         return 0, 0
-    lost = lost_topics(opened)
+    lost = StoredTopics(opened).lost()
     if topics is not None or not lost:
         _check_topic_types(findings, directories, topics or {})
     if lost:
@@ -272,7 +273,9 @@ def check_topics(
             found = "a file from before these commits"
         path = config_json.config_path(opened, "topics.json")
         findings.add("damage", path, 0, expected, found, _TOPICS_ADVICE)
-    without = {topic: 0 for topic, _ in filled if needs_config(topic) and topic not in (topics or ())}
+    without = {
+        topic: 0 for topic, _ in filled if StoredTopics.needs_config(topic) and topic not in (topics or ())
+    }
     for (topic, _), (_, count) in filled.items():
         if topic in without:
             without[topic] += count
@@ -285,7 +288,7 @@ def _check_topic_types(
     """Reports topics with a queue directory that topics.json lacks, or has with another queue.type."""
     for topic, directory in directories.items():
         config = topics.get(topic)
-        if config is None and needs_config(topic):
+        if config is None and StoredTopics.needs_config(topic):
             advice = (
                 "Consumers cannot find the topic, readers can. Unless it was deleted on purpose, create the "
                 "topic again, with as many queues as it has directories here: rmqlog recover STORE --topic "

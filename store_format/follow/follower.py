@@ -52,7 +52,7 @@ from store_format.follow.log_tail import (
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, QueueChoice, Store, find_queues
-from store_format.survey.snapshot import take_queue
+from store_format.survey.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -422,7 +422,7 @@ class StoreFollower:
         for key in left:
             if self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
                 known = self.queues.get(key)
-                found = take_queue(self.store.opened, self._log, state, *key, stop)
+                found = Snapshot.take_queue(self.store.opened, self._log, state, *key, stop)
                 _check_files(key, known, found)
                 if found is None:
                     continue
@@ -480,7 +480,7 @@ class StoreFollower:
                 or bounds.first_physical_offset < 0
             ):
                 continue
-            now = take_queue(self.store.opened, self._log, state, *key)
+            now = Snapshot.take_queue(self.store.opened, self._log, state, *key)
             if now is None:
                 continue
             _check_files(key, queue, now)
@@ -600,7 +600,7 @@ def _newest_queue(store: Store, log: CommitLog, state: StoreState) -> QueueRange
         list_queues(store.opened, some.__contains__, lambda error: None), _QUEUES_TRIED
     ):
         try:
-            queue = take_queue(store.opened, log, state, topic, queue_id)
+            queue = Snapshot.take_queue(store.opened, log, state, topic, queue_id)
         except StoreError:
             continue  # a read of that queue raises the error
         if queue is not None and queue.bounds is not None and _last(queue) > _last(newest):

@@ -42,7 +42,7 @@ from store_format.message.locate import UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.read.store import Queue
-from store_format.survey.scan import queues_of_log
+from store_format.survey.scan import LogQueues
 
 # the fixed part of a message and some of its body: offsets and times differ from any earlier message there
 _HEAD_SIZE = 96
@@ -491,7 +491,7 @@ def offset_behind(queue: Queue, place: int) -> int:
     begin, first = _begin(queue)
     if begin > physical_offset:
         return first
-    behind = queues_of_log(queue.store.log, queue.topic.__eq__, start=physical_offset).queues[queue.key]
+    behind = LogQueues.of(queue.store.log, queue.topic.__eq__, start=physical_offset).queues[queue.key]
     begin, first, _ = behind.epochs[0]
     return first + (begin == physical_offset)
 

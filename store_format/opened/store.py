@@ -30,6 +30,12 @@ class Opened:
         """The files of the place where the store lies."""
         return files_at(self.path)
 
+    @property
+    def dledger_logs(self) -> list[str]:
+        """The directories with a DLedger commitlog, `dledger-<id>`: queues may lead there."""
+        names = self.files.names(self.path, missing_ok=True)
+        return [f"{self.path}/{name}" for name in sorted(names) if name.startswith("dledger-")]
+
     def own(self, name: str) -> str:
         """The path of a file or directory of this project in the store."""
         return f"{self.path}/{OWN_DIRECTORY}/{name}"

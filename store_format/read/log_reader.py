@@ -31,7 +31,6 @@ from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 from store_format.survey.fates import LogQueue
 from store_format.survey.right_entries import Contradictions
-from store_format.survey.scan import written_refs
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ def _units(
             if not (is_live and step.at_tail):
                 yield step
             continue
-        yield from _parts(written_refs(log, step) if is_live else log.refs_of(step))
+        yield from _parts(log.written_refs(step) if is_live else log.refs_of(step))
 
 
 def _parts(refs: UnitRefs) -> Iterator[UnitRefs]:

@@ -41,7 +41,7 @@ from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.locate import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.read.tolerance import Tolerance
-from store_format.survey.gone import lost_ranges
+from store_format.survey.gone import QueueProofs
 from store_format.survey.right_entries import (
     NOWHERE,
     entries_of,
@@ -500,7 +500,7 @@ class QueueReader:
             i: each for i, each in suspects.items() if each[0] in numbers and not is_own(self.log, *each)
         }
         # with offsets of messages in lost or damaged bytes, the log may have those of a deleted topic
-        lost = [*lost_ranges(self.log), *self._damaged(suspects.values())] if suspects else []
+        lost = [*QueueProofs.lost_ranges(self.log), *self._damaged(suspects.values())] if suspects else []
         suspects = {
             i: each
             for i, each in suspects.items()

@@ -47,12 +47,11 @@ from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories, warn_of_other_files
 from store_format.read.tolerance import Tolerance
-from store_format.survey.fates import Fate, LogQueue, Unfiled, decide, deleted_until, has_light_queues
-from store_format.survey.fates import question as question_of
-from store_format.survey.gone import filing_behind, find_gone, given_up_places, gone_by_ledger, warn_of_gone
+from store_format.survey.fates import Fate, Fates, LogQueue, StoredTopics, Unfiled
+from store_format.survey.gone import QueueProofs
 from store_format.survey.right_entries import Contradictions
-from store_format.survey.scan import LogQueues, queues_of_log
-from store_format.survey.snapshot import Snapshot, find_log_end, take_snapshot
+from store_format.survey.scan import LogQueues
+from store_format.survey.snapshot import Snapshot
 from store_format.survey.unfiled_queues import UnfiledQueues
 
 _log = logging.getLogger(__name__)
@@ -164,7 +163,7 @@ class Store:
 
     def _snapshot(self, select: Callable[[str], bool]) -> Snapshot:
         """`snapshot` of a store without queue files too: a commit may be creating the first ones."""
-        warn_of_other_files(self, select)
+        warn_of_other_files(self.opened, self.log, select)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.opened)
             taken = self._taken(select)
@@ -174,7 +173,7 @@ class Store:
 
     def _taken(self, select: Callable[[str], bool]) -> Snapshot:
         refused: list[StoreError] = []
-        taken = take_snapshot(
+        taken = Snapshot.take(
             self.opened,
             self.log.relisted(),
             self.state,
@@ -216,7 +215,7 @@ class Store:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
         queues = taken.queues
         with suppress(StoreError, OSError):  # `verify` reports files that cannot be read
-            given_up = given_up_places(self.opened, self.log, (queue.bounds for queue in queues.values()))
+            given_up = QueueProofs(self.opened, self.log).given_up(queue.bounds for queue in queues.values())
             if given_up:
                 first, count = given_up[0], sum(each.count for each in given_up)
                 text = "%s: an earlier recovery gave up %d message%s of these queues, the first %s offset %d"
@@ -225,9 +224,7 @@ class Store:
                 self._unfiled.warn(tuple(given_up), text, self.path, count, plural, name, first.first)
             gone = []
             if taken.state is not StoreState.LIVE and taken.log.growing_files is None:
-                gone = gone_by_ledger(
-                    self.opened, taken.log, lambda: {key: queue.max_offset for key, queue in queues.items()}
-                )
+                gone = QueueProofs(self.opened, taken.log).gone_by_ledger(queues.values())
             if gone:
                 text, count = "%s: %d messages are lost, the first %s", sum(each.count for each in gone)
                 self._unfiled.warn(tuple(gone), text, self.path, count, gone[0])
@@ -258,24 +255,24 @@ class Store:
 
         Without the queues of deleted topics (`deleted_until`), and light queues that no broker makes.
         """
-        warn_of_other_files(self, select)
+        warn_of_other_files(self.opened, self.log, select)
         before = CommitState.read(self.opened)
         log, state = self.log.relisted(), self.state
         is_live = state is StoreState.LIVE
-        stop = find_log_end(self.opened, log, state)
-        deleted = deleted_until(self.opened)
+        stop = Snapshot.find_log_end(self.opened, log, state)
+        deleted = StoredTopics(self.opened).deleted_until()
 
-        has_light = has_rocksdb_queues(self.opened) or has_light_queues(self.opened)
+        has_light = has_rocksdb_queues(self.opened) or StoredTopics(self.opened).has_light_queues
 
         def is_there(topic: str) -> bool:
             is_deleted = deleted(topic) >= (OFFSET_MAX if stop is None else stop)
             return select(topic) and not is_deleted and (has_light or not is_light_queue(topic))
 
         begins = GivenUp.known(self.opened).queue_begins
-        look = partial(queues_of_log, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
+        look = partial(LogQueues.of, select=is_there, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
         found = look(log, stop=stop)
         if not is_live and any(queue.claims.left for queue in found.queues.values()):
-            found = look(log, stop=stop, filing=filing_behind(self.opened, log, state))
+            found = look(log, stop=stop, filing=QueueProofs(self.opened, log).filing(state))
         # a commit made progress meanwhile: survey what was complete before
         if CommitState.read(self.opened) != before:
             found = look(self.log.relisted(), stop=CommitState.committed_end(self.opened))
@@ -287,10 +284,10 @@ class Store:
         found = self.survey(select, cut_bytes=cut_bytes)
         if self.has_consume_queues or self.state is StoreState.LIVE or self.unfiled_queues == "read":
             return found
-        fates = decide(self.opened, found.log, found.queues, found.queues)
+        fates = Fates(self.opened, found.log).decide(found.queues, found.queues)
         unknown = {key: found.queues[key] for key, each in fates.items() if each.fate is Fate.UNKNOWN}
         if unknown and self.unfiled_queues is None:
-            self._ask(question_of(self.opened, unknown))
+            self._ask(Fates(self.opened, found.log).question(unknown))
         return replace(found, queues={key: found.queues[key] for key in found.queues.keys() - unknown})
 
     def topics(self) -> list[str]:
@@ -370,12 +367,13 @@ class Store:
         """
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
         log, state = self.log.relisted(), self.state
-        stop, is_live = find_log_end(self.opened, log, state), state is StoreState.LIVE
+        stop, is_live = Snapshot.find_log_end(self.opened, log, state), state is StoreState.LIVE
         yield from scan_units(
             log, decode_options, self.broker_name, tolerance, stop, is_live=is_live,
             contradictions=Contradictions(self.opened, log),
         )  # fmt: skip
-        warn_of_gone(self.opened, find_gone(self.opened, log, state))
+        proofs = QueueProofs(self.opened, log)
+        proofs.warn(proofs.find_gone(state))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

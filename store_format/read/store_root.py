@@ -25,8 +25,7 @@ from store_format.files.read import FileCache, files_at
 from store_format.metadata.read import KnownTopic, config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.opened.store import Opened
-from store_format.survey.gone import dledger_logs, refuse_lost_log
-from store_format.survey.unfiled_queues import OpenStore
+from store_format.survey.gone import LostLog
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
@@ -167,7 +166,7 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
             log = f"{member}/commitlog"
             if files_at(log).is_directory(log):
                 if not files_at(log).names(log):
-                    refuse_lost_log(Opened(member), CommitLog.open((log,), FileCache()))
+                    LostLog.refuse(Opened(member), CommitLog.open((log,), FileCache()))
                 members.append(member)
             elif files_at(member).is_directory(member):
                 _refuse_without_log(path, member)
@@ -296,17 +295,16 @@ class _Said:
     named: set[str] = field(default_factory=set)
 
 
-def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None:
+def warn_of_other_files(opened: Opened, log: CommitLog, select: Callable[[str], bool]) -> None:
     """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
-    opened = store.opened
-    said = store.files.found.setdefault((_Said, opened.path), _Said())
+    said = log.cache.found.setdefault((_Said, opened.path), _Said())
     assert isinstance(said, _Said)
     if not said.has_looked:
         said.has_looked = True
         if (path := tiered_metadata(opened)) is not None:
             _log.warning("%s: %s", path, TIERED)
-        for path in dledger_logs(opened):
-            if not any(is_below(each, path) for each in store.commit_log_paths):
+        for path in opened.dledger_logs:
+            if not any(is_below(each, path) for each in log.directories):
                 _log.warning("%s is %s", shown(path), DLEDGER)
     topics = _topics(opened)
     if topics is not said.topics:

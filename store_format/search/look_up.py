@@ -46,10 +46,9 @@ from store_format.read.chosen_messages import in_time, offsets_in_time, read_cho
 from store_format.read.log_reader import without_contradicted
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
-from store_format.survey.gone import find_gone, warn_of_gone
+from store_format.survey.gone import QueueProofs
 from store_format.survey.right_entries import Contradictions
-from store_format.survey.scan import written_refs
-from store_format.survey.snapshot import find_log_end, take_snapshot
+from store_format.survey.snapshot import Snapshot
 
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.
@@ -160,8 +159,9 @@ def look_up(store: Store, choice: MessageChoice, how: How) -> Found:
     Raises OptionError for a key that no message can have.
     """
     store = replace(store, log=store.log.relisted())  # with the commitlog files that exist now
-    found, gone = _found(store, choice, how), find_gone(store.opened, store.log, store.state)
-    warn_of_gone(store.opened, gone)
+    proofs, found = QueueProofs(store.opened, store.log), _found(store, choice, how)
+    gone = proofs.find_gone(store.state)
+    proofs.warn(gone)
     lost = sum(each.count for each in gone)
     return replace(found, searched=replace(found.searched, lost=lost)) if lost else found
 
@@ -232,7 +232,7 @@ def _at_offset(store: Store, choice: MessageChoice, how: How, offset: int) -> Fo
     """
     log: CommitLog = store.log
     file = log.file_at(offset)
-    stop = find_log_end(store.opened, log, store.state)
+    stop = Snapshot.find_log_end(store.opened, log, store.state)
     if file is None or (stop is not None and offset >= stop) or not log.has_message_at(offset):
         return None
     _, refs = next(log.refs_at(file, np.array([offset])))
@@ -260,7 +260,7 @@ def _with_queue_times(store: Store, table: pa.Table) -> pa.Table:
         return table
     codes, rows = table["tagsCode"].to_pylist(), enumerate(table.select(_PLACE).to_pylist())
     waiting = {i: row for i, row in rows if row["topic"] == SCHEDULE_TOPIC}
-    taken = take_snapshot(store.opened, store.log, store.state, SCHEDULE_TOPIC.__eq__, lambda error: None)
+    taken = Snapshot.take(store.opened, store.log, store.state, SCHEDULE_TOPIC.__eq__, lambda error: None)
     filed = {queue.queue_id: queue for queue in store.queues_of(taken)}
     ranges = [
         (filed[row["queueId"]], row["queueOffset"], row["queueOffset"] + 1)
@@ -396,7 +396,7 @@ def _cover(
 ) -> tuple[Coverage, tuple[str, ...], int]:
     """Which part of the log the index files cover, for which topics, and where the log ends at most."""
     log, index = store.log, f"{store.path}/index"
-    stop = find_log_end(store.opened, log, state)
+    stop = Snapshot.find_log_end(store.opened, log, state)
     if stop is None:
         stop = log.stop
     topics: tuple[str, ...] = ()
@@ -529,7 +529,7 @@ class KeySearch:
         return rows[: kernels.search.rows_with(run.buffer, starts, run.sizes, offset, word, rows)]
 
     def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
-        refs = written_refs(self.log, run) if self.is_live else self.log.refs_of(run)
+        refs = self.log.written_refs(run) if self.is_live else self.log.refs_of(run)
         return refs.select(rows[rows < len(refs)])
 
     # ---- what matches --------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Where does the commitlog end? The files do not say: they have their full length from the start.
 
-**Where a broker ends it.** `end_after_crash`: at the first bad unit, from the file on that the checkpoint
-gives. `end_after_stop`, after a clean stop: at the first bad unit, from the last file on that the consume
+**Where a broker ends it.** `LogEnd.after_crash`: at the first bad unit, from the file on that the checkpoint
+gives. `LogEnd.after_stop`, after a clean stop: at the first bad unit, from the last file on that the consume
 queues know. (DefaultMessageStore.recover, spec 7.3 and 7.4.)
 
-**How far a reader reads after a crash.** `find_readable_end`: over damage in the middle, but not into what an
+**How far a reader reads after a crash.** `ReadableEnd.find`: over damage in the middle, but not into what an
 earlier recovery cut off. Recovery ends the log at the first bytes that are not a message and cuts off
 everything after them. At the log's true end nothing follows those bytes. If whole messages follow, either the
 middle of the log is damaged, or the messages are remains: recovery sets the log's end back and clears no byte
@@ -30,9 +30,9 @@ that fail the rule are remains, and so are those behind them in the same file. T
 never read: the log ends in front of them, or goes on in a later file. A store that a broker recovered and
 left without writing a message cannot be told from one that nobody recovered: its messages are read.
 
-**How far a reader reads any other store.** `written_end`: to the last whole message, less the remains of an
-old recovery. Each of these signs shows that the last whole message of the file is the log's last one, for a
-few reads:
+**How far a reader reads any other store.** `WrittenEnd.find`: to the last whole message, less the remains of
+an old recovery. Each of these signs shows that the last whole message of the file is the log's last one, for
+a few reads:
 
 - A broker writes `lock` after it has recovered the store, so a message stored since then was written by
   this run, and nothing follows it.
@@ -44,7 +44,8 @@ deletes the files after its end.
 
 **Where a writer appends.** `append_position.find_writer_end`: at the end after a clean stop, if a reader
 reads nothing behind that end. A writer that would clear what a reader still reads is refused
-(`repair.refuse_cut`); it skips the scan behind our own last commit only if `is_unwritten` finds nothing.
+(`repair.refuse_cut`); it skips the scan behind our own last commit only if `CommitLog.is_unwritten` finds
+nothing.
 """
 
 from __future__ import annotations
@@ -56,13 +57,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import Abort, StoreState
 from store_format.bookkeeping.ledger import Ledger
-from store_format.commitlog.log import BLOCK_SIZE, CommitLog, written_stop
+from store_format.commitlog.log import CommitLog, written_stop
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run
@@ -85,7 +87,6 @@ _log = logging.getLogger(__name__)
 
 _RECOVER_FILES_MAX = 10  # MessageStoreConfig.commitLogRecoverMaxNum, since 5.4
 _FAR = 2**63 - 1  # no limit
-DAMAGED_MAX = 10_000  # stretches of damaged bytes that are noted; a salvage needs all of them
 _CLOCK_STEP_MAX_MS = 1000
 # bytes before the last written byte in which its message is searched
 _BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
@@ -113,44 +114,78 @@ class LogEnd:
     end: WalkEnd
     start: int = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the log ends with a whole file."""
+        return self.end.kind in (EndKind.BLANK, EndKind.MISSING)
 
-def end_after_crash(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
-    """Where a broker ends the log that starts on a store with `abort` (CommitLog.recoverAbnormally).
+    @staticmethod
+    def after_crash(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
+        """Where a broker ends the log that starts on a store with `abort` (CommitLog.recoverAbnormally).
 
-    The broker checks unit after unit from a start file on; the first bad unit is the end. Two start files
-    answer two questions. The end is found from where a 5.5 broker begins: walking back from the last file,
-    the first file whose first unit is good and not newer than the checkpoint (by logicsPhysicalOffset, else
-    by logicsMsgTimestamp), and at most 10 files back, matched or not (commitLogRecoverMaxNum). Damage in
-    older files does not end the log for a broker, and must not for us.
+        The broker checks unit after unit from a start file on; the first bad unit is the end. Two start files
+        answer two questions. The end is found from where a 5.5 broker begins: walking back from the last
+        file, the first file whose first unit is good and not newer than the checkpoint (by
+        logicsPhysicalOffset, else by logicsMsgTimestamp), and at most 10 files back, matched or not
+        (commitLogRecoverMaxNum). Damage in older files does not end the log for a broker, and must not for
+        us.
 
-    Queue entries may be missing from further back. A broker dispatches only what it scans, so old messages
-    vanish from its queues; we have no such limit. When logicsPhysicalOffset is 0 the checkpoint may be of 5.4
-    or before, where logicsMsgTimestamp runs ahead of the flushed queues. `scan_start` follows the rule of
-    these brokers: max(min(physic, logics) - 3000, 0). It is never later than the broker's start.
-    """
-    if checkpoint.logics_physical_offset > 0:
-        return _end_from(log, checkpoint.logics_physical_offset, _FAR, _FAR)
-    return _end_from(log, _FAR, checkpoint.logics_msg_timestamp, checkpoint.timestamp_min)
+        Queue entries may be missing from further back. A broker dispatches only what it scans, so old
+        messages vanish from its queues; we have no such limit. When logicsPhysicalOffset is 0 the checkpoint
+        may be of 5.4 or before, where logicsMsgTimestamp runs ahead of the flushed queues. `scan_start`
+        follows the rule of these brokers: max(min(physic, logics) - 3000, 0). It is never later than the
+        broker's start.
+        """
+        if checkpoint.logics_physical_offset > 0:
+            return _end_from(log, checkpoint.logics_physical_offset, _FAR, _FAR)
+        return _end_from(log, _FAR, checkpoint.logics_msg_timestamp, checkpoint.timestamp_min)
 
+    @staticmethod
+    def after_stop(log: CommitLog, queued_stop: int = _FAR) -> LogEnd:
+        """Where a broker ends the log that starts on a store without `abort` (CommitLog.recoverNormally).
 
-def end_after_stop(log: CommitLog, queued_stop: int = _FAR) -> LogEnd:
-    """Where a broker ends the log that starts on a store without `abort` (CommitLog.recoverNormally).
+        The scan begins with the last file that does not begin behind `queued_stop`, the end of the messages
+        that the consume queues know (-1 without any), and at most 10 files back. By default with the last
+        file.
+        """
+        return _end_from(log, queued_stop, _FAR, _FAR)
 
-    The scan begins with the last file that does not begin behind `queued_stop`, the end of the messages that
-    the consume queues know (-1 without any), and at most 10 files back. By default with the last file.
-    """
-    return _end_from(log, queued_stop, _FAR, _FAR)
+    @staticmethod
+    def scan(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
+        """The end of the log, found by checking message after message from `start`; `scan_start` is passed
+        on.
+        """
+        if not commit_log.files:
+            return LogEnd(
+                start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none")
+            )
+        units, last, begin = 0, -1, start
+        while True:
+            walk = commit_log.walk(start, verify_crc=True)
+            for run in walk:
+                assert not isinstance(run, Damage)  # only a walk with resync has these
+                last = run.file.start + int(run.positions[-1])
+            units += walk.sums.units
+            end = walk.end
+            assert end is not None
+            if size := _size_at_other_place(commit_log, end):
+                units, start = units + 1, end.offset + size
+                continue
+            following = next((file for file in commit_log.files if file.start >= end.offset), None)
+            if end.kind is not EndKind.MISSING or following is None:
+                return LogEnd(end.offset, scan_start, last, units, end, begin)
+            start = following.start  # the broker goes to the next file it has, whatever is missing between
 
 
 def _end_from(log: CommitLog, offset_max: int, timestamp_max: int, margin_max: int) -> LogEnd:
     if not log.files:
-        return scan_to_end(log, 0, 0)
+        return LogEnd.scan(log, 0, 0)
     newest = len(log.files) - 1
     broker_start = _start_file(
         log, newest, max(newest + 1 - _RECOVER_FILES_MAX, 0), offset_max, timestamp_max
     )
     scan_start = _start_file(log, broker_start, 0, offset_max, margin_max)
-    return scan_to_end(log, log.files[broker_start].start, log.files[scan_start].start)
+    return LogEnd.scan(log, log.files[broker_start].start, log.files[scan_start].start)
 
 
 def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int, timestamp_max: int) -> int:
@@ -166,30 +201,6 @@ def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int
         if 0 != commit_log.store_timestamp_at(start) <= timestamp_max:
             return index
     return oldest
-
-
-def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
-    """The end of the log, found by checking message after message from `start`; `scan_start` is passed on."""
-    if not commit_log.files:
-        return LogEnd(
-            start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none")
-        )
-    units, last, begin = 0, -1, start
-    while True:
-        walk = commit_log.walk(start, verify_crc=True)
-        for run in walk:
-            assert not isinstance(run, Damage)  # only a walk with resync has these
-            last = run.file.start + int(run.positions[-1])
-        units += walk.sums.units
-        end = walk.end
-        assert end is not None
-        if size := _size_at_other_place(commit_log, end):
-            units, start = units + 1, end.offset + size
-            continue
-        following = next((file for file in commit_log.files if file.start >= end.offset), None)
-        if end.kind is not EndKind.MISSING or following is None:
-            return LogEnd(end.offset, scan_start, last, units, end, begin)
-        start = following.start  # the broker goes to the next file it has, whatever is missing between
 
 
 def _size_at_other_place(commit_log: CommitLog, end: WalkEnd) -> int:
@@ -219,6 +230,7 @@ class ReadableEnd:
     broker has given their queue offsets again. `start` as for `LogEnd`.
     """
 
+    DAMAGED_MAX: ClassVar = 10_000  # stretches of bytes that are noted; a salvage needs all of them
     cut: int
     offset: int
     messages: int = 0
@@ -247,18 +259,24 @@ class ReadableEnd:
             f"{self.messages} messages behind it"
         )
 
+    @staticmethod
+    def find(opened: Opened, log: CommitLog, end: LogEnd) -> ReadableEnd:
+        """How far the log can be read, if a broker's recovery ends it at `end`.
 
-def find_readable_end(opened: Opened, log: CommitLog, end: LogEnd) -> ReadableEnd:
-    """How far the log can be read, if a broker's recovery ends it at `end`.
+        Without damage this costs one check for bytes after the end. After damage every message is checked,
+        CRC included, as the recovery would have checked it without the damage.
+        """
+        last = log.store_timestamp_at(end.last_unit_offset)
+        found = ReadableEnd(end.offset, end.offset, last_timestamp=last, start=end.start)
+        if end.end.kind in (EndKind.TORN, EndKind.UNWRITTEN):
+            _SearchBehindEnd(opened, log, end, found).run()
+        return found
 
-    Without damage this costs one check for bytes after the end. After damage every message is checked, CRC
-    included, as the recovery would have checked it without the damage.
-    """
-    last = log.store_timestamp_at(end.last_unit_offset)
-    found = ReadableEnd(end.offset, end.offset, last_timestamp=last, start=end.start)
-    if end.end.kind in (EndKind.TORN, EndKind.UNWRITTEN):
-        _SearchBehindEnd(opened, log, end, found).run()
-    return found
+    @staticmethod
+    def after_crash(opened: Opened, log: CommitLog, checkpoint: Checkpoint | None = None) -> ReadableEnd:
+        """How far the log can be read after a crash, by default with the checkpoint of the store."""
+        checkpoint = checkpoint or read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
+        return ReadableEnd.find(opened, log, LogEnd.after_crash(log, checkpoint))
 
 
 @dataclass(slots=True)
@@ -280,8 +298,8 @@ class _SearchBehindEnd:
             if isinstance(step, Damage):
                 damage = damage or CorruptStoreError(step.file.path, step.start, step.expected, step.found)
                 skipped, is_behind_damage = skipped + step.stop - step.start, True
-                if len(damaged) < DAMAGED_MAX:
-                    damaged.append((step.file.start + step.start, step.file.start + step.stop))
+                if len(damaged) < found.DAMAGED_MAX:
+                    damaged.append(step.range)
                 continue
             first, stop = step.file.start + int(step.positions[0]), step.file.start + step.stop
             if is_behind_damage and (step.file == remains_in or not self._continues(step)):
@@ -402,49 +420,53 @@ class WrittenEnd:
             return self.certain()
         return False
 
+    @staticmethod
+    def find(
+        opened: Opened, log: CommitLog, *, is_live: bool, has_more: bool = False, queued: int = -1
+    ) -> WrittenEnd | None:
+        """The log's end; None for a log without messages.
 
-def written_end(
-    opened: Opened, log: CommitLog, *, is_live: bool, has_more: bool = False, queued: int = -1
-) -> WrittenEnd | None:
-    """The log's end; None for a log without messages.
+        `has_more`: consume queue entries point after the end that a few reads show. `queued` as for
+        `written_stop`.
+        """
+        last = last_unit(log, queued)
+        if last is None:
+            return None
+        run = _BrokerRun.read(opened, is_live=is_live)
+        if run.ended_with(log, last):
+            is_certain = run.is_live or partial(run.surely_ended_with, log, last)
+            quick = WrittenEnd(last.stop, is_certain, 0, last.timestamp, last.offset)
+            if not has_more or not any(log.runs(last.stop, verify_crc=True)):
+                return quick
+        end = _walked(opened, log, run, last)
+        return replace(end, last_offset=last.offset) if end.offset == last.stop else end
 
-    `has_more`: consume queue entries point after the end that a few reads show. `queued` as for
-    `written_stop`.
-    """
-    last = last_unit(log, queued)
-    if last is None:
-        return None
-    run = _BrokerRun.read(opened, is_live=is_live)
-    if run.ended_with(log, last):
-        is_certain = run.is_live or partial(run.surely_ended_with, log, last)
-        quick = WrittenEnd(last.stop, is_certain, 0, last.timestamp, last.offset)
-        if not has_more or not any(log.runs(last.stop, verify_crc=True)):
-            return quick
-    end = _walked(opened, log, run, last)
-    return replace(end, last_offset=last.offset) if end.offset == last.stop else end
+    @staticmethod
+    def find_probable(
+        opened: Opened, log: CommitLog, state: StoreState, queued: int = -1
+    ) -> WrittenEnd | None:
+        """The end of a log that no crash left; None without messages, and if a file cannot be read.
 
+        `queued` is the greatest physical offset that a consume queue points to, read before: a broker writes
+        the log first. A reader that comes to a file that cannot be read raises; here the file only makes the
+        end uncertain.
+        """
+        is_live = state is StoreState.LIVE
+        try:
+            end = WrittenEnd.find(opened, log, is_live=is_live, queued=queued)
+            if end is not None and not end.remains and queued >= end.offset:
+                end = WrittenEnd.find(opened, log, is_live=is_live, has_more=True)
+        except (StoreError, OSError):
+            return None
+        return end
 
-def probable_end(opened: Opened, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
-    """The end of a log that no crash left; None without messages, and if a file cannot be read.
-
-    `queued` is the greatest physical offset that a consume queue points to, read before: a broker writes the
-    log first. A reader that comes to a file that cannot be read raises; here the file only makes the end
-    uncertain.
-    """
-    is_live = state is StoreState.LIVE
-    try:
-        end = written_end(opened, log, is_live=is_live, queued=queued)
-        if end is not None and not end.remains and queued >= end.offset:
-            end = written_end(opened, log, is_live=is_live, has_more=True)
-    except (StoreError, OSError):
-        return None
-    return end
-
-
-def certain_end(opened: Opened, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
-    """`probable_end` if it is certain that nothing behind it counts; else None."""
-    end = probable_end(opened, log, state, queued)
-    return replace(end, certain=True) if end is not None and end.is_certain else None
+    @staticmethod
+    def find_certain(
+        opened: Opened, log: CommitLog, state: StoreState, queued: int = -1
+    ) -> WrittenEnd | None:
+        """`find_probable` if it is certain that nothing behind it counts; else None."""
+        end = WrittenEnd.find_probable(opened, log, state, queued)
+        return replace(end, certain=True) if end is not None and end.is_certain else None
 
 
 def goes_on_to(opened: Opened, log: CommitLog, physical_offset: int) -> bool:
@@ -570,22 +592,6 @@ def last_unit_in(log: CommitLog, file: StoreFile, stop: int) -> LastUnit | None:
     return None
 
 
-def is_unwritten(log: CommitLog, offset: int) -> bool:
-    """Whether nothing is written at the physical offset and behind it, as far as a few reads show.
-
-    The first bytes of a unit or of a BLANK are never all zero. But a power loss may have left whole pages of
-    zeros, with messages behind them.
-    """
-    file = log.file_at(offset)
-    if file is None:
-        return False
-    try:
-        head = log.read(offset, min(BLOCK_SIZE, file.stop - offset))
-    except StoreError:
-        return False
-    return not head.strip(b"\0") and written_stop(log) <= offset + BLOCK_SIZE
-
-
 def _head_at(log: CommitLog, offset: int) -> bytes:
     file = log.file_at(offset)
     return b"" if file is None else log.view(file).read(offset - file.start, _HEAD_SIZE)
@@ -646,8 +652,8 @@ def _is_new(run: _BrokerRun, timestamp: int) -> bool:
 
 
 def _whole_look(opened: Opened, log: CommitLog, run: _BrokerRun, last: LastUnit) -> WrittenEnd:
-    end = end_after_stop(log)
-    found = find_readable_end(opened, log, end)
+    end = LogEnd.after_stop(log)
+    found = ReadableEnd.find(opened, log, end)
     result = WrittenEnd(
         found.offset,
         run.is_live or found.remains > 0 or run.surely_ended_with(log, last),

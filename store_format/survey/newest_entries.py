@@ -40,8 +40,8 @@ from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.opened.store import Opened
-from store_format.survey.fates import deleted_until, last_commit_ends
-from store_format.survey.gone import filing_behind
+from store_format.survey.fates import Fates, StoredTopics
+from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, goes_on_to, has_own_entry
 from store_format.survey.queues import without_far
 from store_format.survey.right_entries import (
@@ -53,7 +53,7 @@ from store_format.survey.right_entries import (
     own_newest,
     place_of_message,
 )
-from store_format.survey.scan import LogScan, entries_between
+from store_format.survey.scan import LogScan
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def recovered_queues(
         end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes, end.start
     )
     starts = dict.fromkeys(doubtful, 0)
-    filing = cache(lambda: filing_behind(opened, log, StoreState.CRASHED, end.start))
+    filing = cache(lambda: QueueProofs(opened, log).filing(StoreState.CRASHED, end.start))
     missing = _missing_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
     queues, gaps = _with_tail(
         log, queues, tail, starts, missing, lambda key: select(key[0]) and key not in damaged
@@ -151,7 +151,7 @@ def completed_queues(
     doubtful = {key: start for key, start in starts.items() if start is not None}
     ends: Mapping[QueueKey, int] = {}
     if end is not None and not end.remains:
-        ends = last_commit_ends(opened, log, end.offset)
+        ends = Fates(opened, log).last_commit_ends(end.offset)
         begins = GivenUp.known(
             opened
         ).queue_begins  # of queues that may have been created again since the commit
@@ -171,8 +171,11 @@ def completed_queues(
         return queues, {}
     if end is None or not end.is_certain:
         ends = {}
-    deleted = deleted_until(opened)
-    tail, filing = _LogTail(min(places), stop), cache(lambda: filing_behind(opened, log, StoreState.CLEAN))
+    deleted = StoredTopics(opened).deleted_until()
+    tail, filing = (
+        _LogTail(min(places), stop),
+        cache(lambda: QueueProofs(opened, log).filing(StoreState.CLEAN)),
+    )
     missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms(), filing)
     done, gaps = _with_tail(
         log, queues, tail, doubtful, missing,
@@ -361,7 +364,7 @@ def _missing_from_tail(
 
     batch_topics = frozenset(topic for (topic, _), queue in queues.items() if queue.is_batch)
     scan = LogScan(batch_topics, delay_levels_ms, index=False, floor=floor)
-    found, damage = entries_between(scan, log, [(tail.start, tail.stop)], hidden=tail.hidden, filing=filing)
+    found, damage = scan.entries_between(log, [(tail.start, tail.stop)], hidden=tail.hidden, filing=filing)
     damaged = merged_ranges((each.file.start + each.start, each.file.start + each.stop) for each in damage)
     if (size := sum(stop - start for start, stop in damaged)) > tail.damage_bytes:
         told = (

@@ -1,4 +1,4 @@
-"""Consume queues compared with the messages of the commitlog, whose entries `scan_log` finds.
+"""Consume queues compared with the messages of the commitlog, whose entries `LogScan.parts` finds.
 
 A message of a simple queue belongs at the place of its queue offset; `Claims` says which of two messages with
 one queue offset counts. A queue whose offsets begin at 0 again, because its topic was deleted and created
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -382,6 +382,15 @@ class ComparedQueue:
         unfilled = (each for each in self.differences if each.kind == "unfilled" and each.first >= first)
         return [(each.first, each.stop) for each in unfilled]
 
+    @staticmethod
+    def differences_of(queue: ComparedQueue | None, kind: Kind) -> list[Difference]:
+        """The differences of one kind; none without a comparison. Raises the error of the files."""
+        if queue is None:
+            return []
+        if queue.error is not None:
+            raise queue.error
+        return [each for each in queue.differences if each.kind == kind]
+
     @property
     def begin(self) -> int:
         """The physical offset of the first message since the queue last began at 0."""
@@ -574,8 +583,6 @@ def _part(whole: Difference, first: int, stop: int, physical: int) -> Difference
 
 # ---- the comparison ----------------------------------------------------------------------------------------
 
-OnPlacedUnits = Callable[[ComparedQueue, PlacedUnits | None], None]
-
 
 class QueueComparison:
     """Compares queues with the log: `add` takes its entries, in the order of the log.
@@ -589,6 +596,8 @@ class QueueComparison:
     messages with one offset. Memory does not grow with the log.
     """
 
+    OnPlaced: TypeAlias = Callable[[ComparedQueue, PlacedUnits | None], None]
+
     def __init__(
         self,
         find: Callable[[QueueKey], StoredQueue | None],
@@ -597,7 +606,7 @@ class QueueComparison:
         contradictions: Contradictions | None = None,
         log_stop: int = OFFSET_MAX,
         broker_start: int = OFFSET_MAX,
-        on_placed: OnPlacedUnits = lambda queue, placed: None,
+        on_placed: OnPlaced = lambda queue, placed: None,
         is_part: bool = False,
         begins: Mapping[QueueKey, int] = MappingProxyType({}),
         filing: Filing = NO_FILING,

@@ -41,7 +41,7 @@ from store_format.message.single import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_pa
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.survey.log_end import entries_of_run, entry_at
-from store_format.survey.scan import LogScan, entries_between
+from store_format.survey.scan import LogScan
 
 _log = logging.getLogger(__name__)
 
@@ -381,7 +381,7 @@ def entries_of(
         return 0, -1 if key in offsets else OFFSET_MAX
 
     found = {}
-    for key, entries in entries_between(LogScan(index=False, floor=floor), log, stretches)[0].items():
+    for key, entries in LogScan(index=False, floor=floor).entries_between(log, stretches)[0].items():
         mine = np.isin(entries.queue_offsets, offsets[key])
         found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
     return found

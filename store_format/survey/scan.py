@@ -1,8 +1,8 @@
 """The queues and entries of the messages in the commitlog, while all cores read it.
 
-`scan_log` cuts the log into parts of about 64 MiB, which threads scan: reads and kernels run without the
+`LogScan.parts` cuts the log into parts of about 64 MiB, which threads scan: reads and kernels run without the
 interpreter lock. The parts, with the queue and index entries of their messages, come back in the order of the
-log. `queues_of_log` finds the queues and their offsets in this way, where no file names them.
+log. `LogQueues.of` finds the queues and their offsets in this way, where no file names them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Dispatch, F
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
 from store_format.index.updates import IndexBatch, index_batch
-from store_format.message.locate import UnitRefs, locate
 from store_format.names import DELAY_LEVELS_MS, QueueKey
 from store_format.survey.fates import LogQueue
 
@@ -35,8 +34,6 @@ _log = logging.getLogger(__name__)
 
 PART_SIZE = 64 << 20  # bytes of the log
 _EPOCHS_MAX = 1000  # each costs a pass over the entries; topics are rarely deleted and created again
-_TAIL_SIZE = 3  # of a message without properties: the last byte of its topic, and their length, two zeros
-_FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
 _Mask = NDArray[np.bool_]
@@ -62,6 +59,107 @@ class LogScan:
     places_only: bool = False
     floor: Callable[[QueueKey], tuple[int, int]] = lambda _: (0, -1)
 
+    def parts(
+        self,
+        log: CommitLog,
+        start: int,
+        stop: int,
+        holes: Sequence[tuple[int, int, UnitRun | None]] = (),
+        *,
+        threads: int | None = None,
+    ) -> Iterator[LogPart]:
+        """The parts of [start, stop) in their order. A unit begins at `start`; damage is skipped and listed.
+
+        Of the `holes` [start, stop) each with a record has that message, the others none. `threads` is by
+        default the number of cores; 0 scans in this thread.
+        """
+        for low, high, record in (*holes, (stop, stop, None)):
+            if start < low:
+                yield from self._parts(log, start, low, threads)
+            if record is not None and start <= low:
+                yield self._part(log, low, high, record)
+            start = max(start, high)
+
+    def entries_between(
+        self,
+        log: CommitLog,
+        ranges: Iterable[tuple[int, int]],
+        *,
+        hidden: Sequence[tuple[int, int]] = (),
+        filing: Callable[[], Filing] = Filing,
+    ) -> tuple[dict[QueueKey, MissingEntries], list[Damage]]:
+        """The entries of the messages that count in `ranges` of the log, each from the beginning of a message
+        on, and the damage there. Messages in the `hidden` ranges do not count; `filing` decides between
+        messages with one offset.
+        """
+        found, damage = dict[QueueKey, list[NDArray[np.void]]](), list[Damage]()
+        for start, stop in ranges:
+            for part in self.parts(log, start, stop):
+                damage += part.damage
+                rows = part.rows[~within_ranges(part.rows["physical"], hidden)]
+                for key, mine in by_queue(part.queues, rows):
+                    found.setdefault(key, []).append(mine)
+        batch_topics = self.batch_topics or ()
+        return {
+            key: MissingEntries.of(key, np.concatenate(mine), filing, batch=key[0] in batch_topics)
+            for key, mine in found.items()
+        }, damage
+
+    def _parts(self, log: CommitLog, start: int, stop: int, threads: int | None) -> Iterator[LogPart]:
+        cuts = _cuts(log, start, stop)
+        if threads is None:
+            threads = len(os.sched_getaffinity(0)) if stop - start > PART_SIZE else 0
+        covered = start
+        with ExitStack() as stack:
+            parts = (
+                _in_threads(self, log, cuts, threads, stack)
+                if threads
+                else (self._part(log, *each) for each in cuts)
+            )
+            for (low, high), part in zip(cuts, parts, strict=True):
+                # A part begins where a message was found by its bytes. The messages before decide whether one
+                # begins there: such bytes may be within a message, and a message may have a wrong checksum.
+                if low != start and covered >= low and part.runs[:1] != [covered]:
+                    part = self._part(log, covered, high)
+                covered = max(covered, part.stop)
+                yield part
+
+    def _part(self, log: CommitLog, start: int, stop: int, record: UnitRun | None = None) -> LogPart:
+        """The entries of the messages that begin in [start, stop); only the `record` if it is given."""
+        dispatch = Dispatch(self.batch_topics, self.delay_levels_ms, self.floor, self.places_only)
+        runs, end, units = list[int](), -1, 0
+        indexed: list[IndexBatch] = []
+        damage = []
+        steps = log.walk(start, stop, resync=True) if start < stop and record is None else ()
+        for run in steps if record is None else (record,):
+            if isinstance(run, Damage):
+                damage += [] if self.is_live and run.at_tail else [run]
+                continue
+            refs = log.written_refs(run) if self.is_live else log.refs_of(run)
+            if not len(refs):
+                continue
+            runs.append(int(refs.physical_offsets[0]))
+            end, units = int(refs.physical_offsets[-1] + refs.sizes[-1]), units + len(refs)
+            dispatch.add(refs)
+            if self.index:
+                indexed.append(index_batch(refs, tag_keys=self.tag_keys))
+        closed = 0
+        if self.check_bodies and start < stop and record is None:
+            from store_format.message.decode import unopened  # it imports pyarrow.compute
+
+            walk, damage = log.walk(start, stop, verify_crc=True, resync=True), []
+            for step in walk:
+                if isinstance(step, Damage):
+                    damage.append(step)
+                else:
+                    closed += len(unopened(log.refs_of(step)))
+            units = walk.sums.units
+        queues, rows = dispatch.take_rows()
+        damaged = within_ranges(rows["physical"], [each.range for each in damage])
+        units += int((rows["batch_size"][~damaged] - 1).sum())
+        joined = _joined_batches(indexed) if self.index else None
+        return LogPart(runs, end, units, queues, rows, joined, damage, closed, dispatch.levels)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LogPart:
@@ -83,75 +181,6 @@ class LogPart:
     levels: Collection[tuple[QueueKey, int]] = ()
 
 
-def scan_log(
-    scan: LogScan, log: CommitLog, start: int, stop: int, *, threads: int | None = None
-) -> Iterator[LogPart]:
-    """The parts of [start, stop) in their order. A unit begins at `start`; damage is skipped and listed.
-
-    `threads` is by default the number of cores; 0 scans in this thread.
-    """
-    cuts = _cuts(log, start, stop)
-    if threads is None:
-        threads = len(os.sched_getaffinity(0)) if stop - start > PART_SIZE else 0
-    covered = start
-    with ExitStack() as stack:
-        parts = (
-            _in_threads(scan, log, cuts, threads, stack)
-            if threads
-            else (scan_part(scan, log, *each) for each in cuts)
-        )
-        for (low, high), part in zip(cuts, parts, strict=True):
-            # A part begins where a message was found by its bytes. The messages before decide whether one
-            # begins there: such bytes may be within a message, and a message may have a wrong checksum.
-            if low != start and covered >= low and part.runs[:1] != [covered]:
-                part = scan_part(scan, log, covered, high)
-            covered = max(covered, part.stop)
-            yield part
-
-
-def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int, record: UnitRun | None = None) -> LogPart:
-    """The entries of the messages that begin in [start, stop); there is only the `record` if it is given."""
-    dispatch = Dispatch(scan.batch_topics, scan.delay_levels_ms, scan.floor, scan.places_only)
-    runs, end, units = list[int](), -1, 0
-    indexed: list[IndexBatch] = []
-    damage = []
-    steps = log.walk(start, stop, resync=True) if start < stop and record is None else ()
-    for run in steps if record is None else (record,):
-        if isinstance(run, Damage):
-            damage += [] if scan.is_live and run.at_tail else [run]
-            continue
-        refs = written_refs(log, run) if scan.is_live else log.refs_of(run)
-        if not len(refs):
-            continue
-        runs.append(int(refs.physical_offsets[0]))
-        end, units = int(refs.physical_offsets[-1] + refs.sizes[-1]), units + len(refs)
-        dispatch.add(refs)
-        if scan.index:
-            indexed.append(index_batch(refs, tag_keys=scan.tag_keys))
-    closed = 0
-    if scan.check_bodies and start < stop and record is None:
-        from store_format.message.decode import unopened  # it imports pyarrow.compute
-
-        walk, damage = log.walk(start, stop, verify_crc=True, resync=True), []
-        for step in walk:
-            if isinstance(step, Damage):
-                damage.append(step)
-            else:
-                closed += len(unopened(log.refs_of(step)))
-        units = walk.sums.units
-    queues, rows = dispatch.take_rows()
-    units += int((rows["batch_size"][~within_damage(rows["physical"], damage)] - 1).sum())
-    joined = _joined_batches(indexed) if scan.index else None
-    return LogPart(runs, end, units, queues, rows, joined, damage, closed, dispatch.levels)
-
-
-def within_damage(physical: _Ints, damage: Sequence[Damage]) -> _Mask:
-    """Which physical offsets lie in damage."""
-    return within_ranges(
-        physical, [(each.file.start + each.start, each.file.start + each.stop) for each in damage]
-    )
-
-
 def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[QueueKey, NDArray[np.void]]]:
     """The ENTRY_ROW records of each queue, in the order of the log."""
     if not len(rows):
@@ -165,32 +194,6 @@ def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[Qu
         if (physical[1:] < physical[:-1]).any():
             mine = mine[np.argsort(physical, kind="stable")]
         yield names[int(mine["queue"][0])], mine
-
-
-def entries_between(
-    scan: LogScan,
-    log: CommitLog,
-    ranges: Iterable[tuple[int, int]],
-    *,
-    hidden: Sequence[tuple[int, int]] = (),
-    filing: Callable[[], Filing] = Filing,
-) -> tuple[dict[QueueKey, MissingEntries], list[Damage]]:
-    """The entries of the messages that count in `ranges` of the log, each from the beginning of a message on,
-    and the damage there. Messages in the `hidden` ranges do not count; `filing` decides between messages with
-    one offset.
-    """
-    found, damage = dict[QueueKey, list[NDArray[np.void]]](), list[Damage]()
-    for start, stop in ranges:
-        for part in scan_log(scan, log, start, stop):
-            damage += part.damage
-            rows = part.rows[~within_ranges(part.rows["physical"], hidden)]
-            for key, mine in by_queue(part.queues, rows):
-                found.setdefault(key, []).append(mine)
-    batch_topics = scan.batch_topics or ()
-    return {
-        key: MissingEntries.of(key, np.concatenate(mine), filing, batch=key[0] in batch_topics)
-        for key, mine in found.items()
-    }, damage
 
 
 def _joined_batches(batches: list[IndexBatch]) -> IndexBatch:
@@ -223,7 +226,7 @@ def _in_threads(
 
     def run(start: int, stop: int) -> LogPart:
         own.log = getattr(own, "log", None) or log.apart()
-        return scan_part(scan, own.log, start, stop)
+        return scan._part(own.log, start, stop)
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-scan")
     stack.callback(pool.shutdown, cancel_futures=True)
@@ -235,25 +238,6 @@ def _in_threads(
         if not ahead:
             return
         yield ahead.popleft().result()
-
-
-def written_refs(log: CommitLog, run: UnitRun) -> UnitRefs:
-    """The units of a run of a live store, read again, without a last one that is being appended.
-
-    No checksum covers properties, so that a message that is being appended can look valid. Bytes after the
-    message, or a last byte that is not zero, show that it is complete, and so are the bytes read after that:
-    a broker writes in order.
-    """
-    view, start = log.view(run.file), int(run.positions[0])
-    tail = view.read(run.stop - _TAIL_SIZE, _TAIL_SIZE + _FOLLOWING_SIZE)
-    buffer = view.window(start, run.stop)
-    refs = UnitRefs(run.file, buffer, run.positions - start, run.physical_offsets, run.sizes, None)
-    if any(tail[_TAIL_SIZE:]):
-        return refs
-    units, _ = locate(refs.select(slice(len(refs) - 1, None)), verify_crc=True)
-    # Without properties their length, two zeros, is behind the topic.
-    last = _TAIL_SIZE - 1 if len(units) and units.parts.properties_length[0] else 0
-    return refs if len(units) and any(tail[last : last + 1]) else refs.select(slice(0, len(refs) - 1))
 
 
 # ---- the queues --------------------------------------------------------------------------------------------
@@ -272,50 +256,51 @@ class LogQueues:
     cuts: list[int]
     damage: list[Damage]
 
+    @staticmethod
+    def of(
+        log: CommitLog,
+        select: Callable[[str], bool],
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        cut_bytes: int = PART_SIZE,
+        is_live: bool = False,
+        begins: Mapping[QueueKey, int] = MappingProxyType({}),
+        filing: Filing = NO_FILING,
+    ) -> LogQueues:
+        """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an
+        error.
 
-def queues_of_log(
-    log: CommitLog,
-    select: Callable[[str], bool],
-    *,
-    start: int | None = None,
-    stop: int | None = None,
-    cut_bytes: int = PART_SIZE,
-    is_live: bool = False,
-    begins: Mapping[QueueKey, int] = MappingProxyType({}),
-    filing: Filing = NO_FILING,
-) -> LogQueues:
-    """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an error.
-
-    From the log's first byte, or from `start`, where no message need begin. `is_live` as for `LogScan`.
-    Messages before the physical offset at which their queue `begins` are of a deleted topic. `filing` decides
-    between messages with one offset.
-    """
-    end = log.min_offset if start is None else start
-    found = LogQueues(log, {}, [end], [])
-    scan = LogScan(None, index=False, is_live=is_live, places_only=True)
-    for part in scan_log(scan, log, end, log.stop if stop is None else stop):
-        found.damage += part.damage
-        for run in part.runs:
-            if run - found.cuts[-1] >= cut_bytes:
-                found.cuts.append(run)
-        chosen = np.array([select(topic) for topic, _ in part.queues], bool)
-        rows = part.rows if chosen.all() else part.rows[chosen[part.rows["queue"]]]
-        for key, mine in by_queue(part.queues, rows):
-            _add(
-                found.queues,
-                key,
-                mine[mine["physical"] >= begins[key]] if key in begins else mine,
-                log,
-                filing,
-            )
-        end = max(end, part.stop)
-    if end > found.cuts[-1] or len(found.cuts) == 1:
-        found.cuts.append(end)
-    for key, queue in found.queues.items():
-        queue.physical_stop = end
-        if far := queue.claims.leave_far(queue.epochs[0][1]):
-            warn_of_far(key, far, queue.claims.left[-1][2], log.cache.said)
-    return found
+        From the log's first byte, or from `start`, where no message need begin. `is_live` as for `LogScan`.
+        Messages before the physical offset at which their queue `begins` are of a deleted topic. `filing`
+        decides between messages with one offset.
+        """
+        end = log.min_offset if start is None else start
+        found = LogQueues(log, {}, [end], [])
+        scan = LogScan(None, index=False, is_live=is_live, places_only=True)
+        for part in scan.parts(log, end, log.stop if stop is None else stop):
+            found.damage += part.damage
+            for run in part.runs:
+                if run - found.cuts[-1] >= cut_bytes:
+                    found.cuts.append(run)
+            chosen = np.array([select(topic) for topic, _ in part.queues], bool)
+            rows = part.rows if chosen.all() else part.rows[chosen[part.rows["queue"]]]
+            for key, mine in by_queue(part.queues, rows):
+                _add(
+                    found.queues,
+                    key,
+                    mine[mine["physical"] >= begins[key]] if key in begins else mine,
+                    log,
+                    filing,
+                )
+            end = max(end, part.stop)
+        if end > found.cuts[-1] or len(found.cuts) == 1:
+            found.cuts.append(end)
+        for key, queue in found.queues.items():
+            queue.physical_stop = end
+            if far := queue.claims.leave_far(queue.epochs[0][1]):
+                warn_of_far(key, far, queue.claims.left[-1][2], log.cache.said)
+        return found
 
 
 def warn_of_far(key: QueueKey, count: int, first: int, said: set[object]) -> None:

@@ -38,19 +38,14 @@ from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey, is_light_queue
 from store_format.opened.store import Opened
-from store_format.survey.fates import deleted_until, has_light_queues
-from store_format.survey.gone import queues_in_log, refuse_lost_log
+from store_format.survey.fates import StoredTopics
+from store_format.survey.gone import LostLog, QueueProofs
 from store_format.survey.log_end import (
     LogEnd,
     ReadableEnd,
     WrittenEnd,
-    certain_end,
-    end_after_crash,
-    find_readable_end,
-    is_unwritten,
     knows_more,
     last_unit,
-    probable_end,
     warn_of_hidden,
     warn_once,
 )
@@ -82,31 +77,130 @@ class Snapshot:
     lost: frozenset[QueueKey] = frozenset()
     has_remains: bool = False
 
+    @staticmethod
+    def take(
+        opened: Opened,
+        log: CommitLog,
+        state: StoreState,
+        select: Callable[[str], bool],
+        refused: Refused = refuse,
+    ) -> Snapshot:
+        """The selected queues now.
 
-def take_snapshot(
-    opened: Opened,
-    log: CommitLog,
-    state: StoreState,
-    select: Callable[[str], bool],
-    refused: Refused = refuse,
-) -> Snapshot:
-    """The selected queues now.
+        Costs one listing and a few reads a queue; after a crash also a scan of the log's tail. While a commit
+        of ours is under way or broken off, log and queues end at its base. If a commit made progress
+        meanwhile, the snapshot is taken again up to what was committed before: no part of a batch is ever
+        visible. What may not be read is `refused`, as by `list_queues`. Raises StoreNotFoundError for a lost
+        commitlog.
+        """
+        if log.growing_files is not None:
+            return _recovered(opened, log, select, refused, CommitState.read(opened).base)
+        before = CommitState.read(opened)
+        if state is StoreState.CRASHED and not before.is_own:
+            LostLog.refuse(opened, log)
+            return _recovered(opened, log, select, refused)
+        taken = _taken(opened, log, state, select, refused, before.base)
+        if CommitState.read(opened) == before:
+            return taken
+        return _taken(opened, log, state, select, refused, CommitState.committed_end(opened))
 
-    Costs one listing and a few reads a queue; after a crash also a scan of the log's tail. While a commit of
-    ours is under way or broken off, log and queues end at its base. If a commit made progress meanwhile, the
-    snapshot is taken again up to what was committed before: no part of a batch is ever visible. What may not
-    be read is `refused`, as by `list_queues`. Raises StoreNotFoundError for a lost commitlog.
-    """
-    if log.growing_files is not None:
-        return _recovered(opened, log, select, refused, CommitState.read(opened).base)
-    before = CommitState.read(opened)
-    if state is StoreState.CRASHED and not before.is_own:
-        refuse_lost_log(opened, log)
-        return _recovered(opened, log, select, refused)
-    taken = _taken(opened, log, state, select, refused, before.base)
-    if CommitState.read(opened) == before:
-        return taken
-    return _taken(opened, log, state, select, refused, CommitState.committed_end(opened))
+    @staticmethod
+    def take_queue(
+        opened: Opened,
+        log: CommitLog,
+        state: StoreState,
+        topic: str,
+        queue_id: int,
+        log_end: int | None = None,
+    ) -> QueueRange | None:
+        """One queue of a store without a crash, as `Snapshot.take` sees it; None without its directory or
+        files.
+
+        With `log_end`, nothing at or after that offset counts. Raises CorruptStoreError if the files cannot
+        be used. The name may come from a message: a name that cannot be a directory gives None.
+        """
+        if not can_be_queue(topic, queue_id):
+            return None
+        for kind in FOLDERS:
+            filed = FiledQueue.of(opened, topic, queue_id, kind)
+            _refuse_foreign_name(filed)
+            for path in (filed.directory.rpartition("/")[0], filed.directory):
+                if paths.is_link(path):
+                    raise symbolic_link(path)
+            queue = _queue_at(log, filed, log_end, clean=state is StoreState.CLEAN and log_end is None)
+            if queue is None:
+                continue
+            log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
+            end = (
+                None
+                if log_end is not None
+                else WrittenEnd.find_certain(opened, log, state, _last_queued([queue]))
+            )
+            astray = _astray(log, [queue], end)
+            if end is not None and _last_queued([queue]) >= end.offset:
+                queue = _queue_at(log, filed, end.offset) or queue
+            found, gaps = _settled_queues(
+                opened, log, state, {(topic, queue_id): queue}, log_end, end, astray
+            )
+            for error in gaps.values():
+                raise error
+            return found[topic, queue_id]
+        return None
+
+    @staticmethod
+    def find_log_end(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
+        """The physical offset at which a reader stops; None where the log ends with its last message.
+
+        An offset after a crash, at the base of a commit that is under way or was broken off, and where
+        remains of an old recovery follow: whole messages, or a part of one. `Snapshot.take` finds the same
+        end, with the queues. Raises StoreNotFoundError for a lost commitlog.
+        """
+        before = CommitState.read(opened)
+        if log.growing_files is not None:
+            readable = ReadableEnd.after_crash(opened, log)
+            return readable.offset if before.base is None else min(readable.offset, before.base)
+        LostLog.refuse(opened, log)
+        if state is StoreState.CRASHED and not before.is_own:
+            readable = ReadableEnd.after_crash(opened, log)
+            warn_once(opened, log.cache, readable)
+            return readable.offset
+        end = before.base if before.base is not None else _end_before_remains(opened, log, state)
+        if CommitState.read(opened) == before:
+            return end
+        committed = CommitState.committed_end(opened)
+        return committed if committed is not None else _end_before_remains(opened, log, state)
+
+    @staticmethod
+    def ends(opened: Opened, log: CommitLog, state: StoreState) -> tuple[LogEnd | None, ReadableEnd | None]:
+        """The log's ends after a crash; the readable one before messages that an earlier recovery has cut."""
+        if state is StoreState.CRASHED:
+            checkpoint = None
+            with suppress(CorruptStoreError):  # then the end without a checkpoint: `verify` reports the file
+                checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
+            log_end = LogEnd.after_crash(log, checkpoint or Checkpoint())
+            return log_end, ReadableEnd.find(opened, log, log_end)
+        end = WrittenEnd.find_certain(opened, log, state)
+        if end is not None and end.remains:
+            return None, ReadableEnd(end.offset, end.offset, remains=end.remains)
+        torn = Snapshot.torn_end(opened, log) if state is StoreState.CLEAN else None
+        return None, None if torn is None else ReadableEnd(torn, torn)
+
+    @staticmethod
+    def torn_end(opened: Opened, log: CommitLog) -> int | None:
+        """The end of the log of a store that was shut down cleanly, if a part of a message follows.
+
+        A crash left it, and a recovery has cut it: no queue, and no other file of the store, knows of a
+        message there. None otherwise.
+        """
+        try:
+            last = last_unit(log)
+            if last is None or log.is_unwritten(last.stop) or knows_more(opened, last):
+                return None
+            queues = QueueProofs(opened, log).queues()
+        except (StoreError, OSError):  # a reader of the file raises the error
+            return None
+        is_known = not queues or max(queue.last_physical_offset for queue in queues) >= last.stop
+        return None if is_known else last.stop
 
 
 def _taken(
@@ -123,7 +217,7 @@ def _taken(
     last = _last_queued(queues.values())
     _refuse_lost_log(opened, log, last)
     log = _listed_for(log, queues.values())
-    end = None if log_end is not None else probable_end(opened, log, state, last)
+    end = None if log_end is not None else WrittenEnd.find_probable(opened, log, state, last)
     before = queues
     if end is not None and (end.remains or last >= end.offset) and not end.is_certain:
         end = None
@@ -149,14 +243,14 @@ def _taken(
 
 
 def _refuse_lost_log(opened: Opened, log: CommitLog, queued: int) -> None:
-    """`refuse_lost_log`, at the cost of a read that the search for the log's end repeats: a log with a byte
+    """`LostLog.refuse`, at the cost of a read that the search for the log's end repeats: a log with a byte
     is not lost. On object storage that read is a request.
     """
     with suppress(StoreError, OSError):  # who needs the file raises the error
         expect_end(log, queued)
         if log.file_at(queued) is not None and any(log.read(queued, _HEAD_SIZE)):
             return
-    refuse_lost_log(opened, log)
+    LostLog.refuse(opened, log)
 
 
 def _last_queued(queues: Iterable[QueueRange]) -> int:
@@ -221,37 +315,6 @@ def _settled_queues(
         )
     except StorePermissionError:
         return queues, {}  # a read of its messages raises the error; views do not need the file
-
-
-def take_queue(
-    opened: Opened, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None
-) -> QueueRange | None:
-    """One queue of a store without a crash, as `take_snapshot` sees it; None without its directory or files.
-
-    With `log_end`, nothing at or after that offset counts. Raises CorruptStoreError if the files cannot be
-    used. The name may come from a message: a name that cannot be a directory gives None.
-    """
-    if not can_be_queue(topic, queue_id):
-        return None
-    for kind in FOLDERS:
-        filed = FiledQueue.of(opened, topic, queue_id, kind)
-        _refuse_foreign_name(filed)
-        for path in (filed.directory.rpartition("/")[0], filed.directory):
-            if paths.is_link(path):
-                raise symbolic_link(path)
-        queue = _queue_at(log, filed, log_end, clean=state is StoreState.CLEAN and log_end is None)
-        if queue is None:
-            continue
-        log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
-        end = None if log_end is not None else certain_end(opened, log, state, _last_queued([queue]))
-        astray = _astray(log, [queue], end)
-        if end is not None and _last_queued([queue]) >= end.offset:
-            queue = _queue_at(log, filed, end.offset) or queue
-        found, gaps = _settled_queues(opened, log, state, {(topic, queue_id): queue}, log_end, end, astray)
-        for error in gaps.values():
-            raise error
-        return found[topic, queue_id]
-    return None
 
 
 # ---- what the files of queues say --------------------------------------------------------------------------
@@ -357,9 +420,8 @@ def _recovered(
 
     With `log_end`, nothing at or after that offset counts.
     """
-    end, readable = ends_after_crash(
-        opened, log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
-    )
+    end = LogEnd.after_crash(log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
+    readable = ReadableEnd.find(opened, log, end)
     if log_end is not None and log_end < readable.offset:
         readable = replace(readable, offset=log_end)
     _log.info(
@@ -370,20 +432,14 @@ def _recovered(
     )
     warn_once(opened, log.cache, readable)
     queues, damaged = _queues_on_disk(opened, log, select, refused, readable.offset)
-    levels, deleted = broker_conf_of(opened).message_delay_levels_ms, deleted_until(opened)
-    has_light = has_light_queues(opened)
+    levels, deleted = broker_conf_of(opened).message_delay_levels_ms, StoredTopics(opened).deleted_until()
+    has_light = StoredTopics(opened).has_light_queues
 
     def chooses(topic: str) -> bool:
         return select(topic) and not deleted(topic) and (has_light or not is_light_queue(topic))
 
     queues, damaged = recovered_queues(opened, log, queues, damaged, end, readable, chooses, levels)
     return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
-
-
-def ends_after_crash(opened: Opened, log: CommitLog, checkpoint: Checkpoint) -> tuple[LogEnd, ReadableEnd]:
-    """Where a broker's recovery ends the log, and how far the log can be read."""
-    end = end_after_crash(log, checkpoint)
-    return end, find_readable_end(opened, log, end)
 
 
 # ---- while a broker writes ---------------------------------------------------------------------------------
@@ -405,54 +461,10 @@ def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
 # ---- the end of the log alone ------------------------------------------------------------------------------
 
 
-def find_log_end(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
-    """The physical offset at which a reader stops; None where the log ends with its last message.
-
-    An offset after a crash, at the base of a commit that is under way or was broken off, and where remains of
-    an old recovery follow: whole messages, or a part of one. `take_snapshot` finds the same end, with the
-    queues. Raises StoreNotFoundError for a lost commitlog.
-    """
-    before = CommitState.read(opened)
-    if log.growing_files is not None:
-        _, readable = ends_after_crash(
-            opened, log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
-        )
-        return readable.offset if before.base is None else min(readable.offset, before.base)
-    refuse_lost_log(opened, log)
-    if state is StoreState.CRASHED and not before.is_own:
-        _, readable = ends_after_crash(
-            opened, log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint()
-        )
-        warn_once(opened, log.cache, readable)
-        return readable.offset
-    end = before.base if before.base is not None else _end_before_remains(opened, log, state)
-    if CommitState.read(opened) == before:
-        return end
-    committed = CommitState.committed_end(opened)
-    return committed if committed is not None else _end_before_remains(opened, log, state)
-
-
 def _end_before_remains(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
-    end = certain_end(opened, log, state)
+    end = WrittenEnd.find_certain(opened, log, state)
     if end is None or not end.remains:
-        is_whole = end is not None and is_unwritten(log, end.offset)
-        return None if is_whole or state is not StoreState.CLEAN else torn_end(opened, log)
+        is_whole = end is not None and log.is_unwritten(end.offset)
+        return None if is_whole or state is not StoreState.CLEAN else Snapshot.torn_end(opened, log)
     warn_of_hidden(opened, log.cache, end, 0)
     return end.offset
-
-
-def torn_end(opened: Opened, log: CommitLog) -> int | None:
-    """The end of the log of a store that was shut down cleanly, if a part of a message follows.
-
-    A crash left it, and a recovery has cut it: no queue, and no other file of the store, knows of a message
-    there. None otherwise.
-    """
-    try:
-        last = last_unit(log)
-        if last is None or is_unwritten(log, last.stop) or knows_more(opened, last):
-            return None
-        queues = queues_in_log(opened, log)
-    except (StoreError, OSError):  # a reader of the file raises the error
-        return None
-    is_known = not queues or max(queue.last_physical_offset for queue in queues) >= last.stop
-    return None if is_known else last.stop

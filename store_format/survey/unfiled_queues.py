@@ -35,19 +35,11 @@ from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
 from store_format.opened.store import Opened
-from store_format.survey.fates import (
-    Fate,
-    LogQueue,
-    Unfiled,
-    decide,
-    has_light_queues,
-    missing_topics,
-    question,
-)
+from store_format.survey.fates import Fate, Fates, LogQueue, StoredTopics, Unfiled
 from store_format.survey.log_end import last_unit
 from store_format.survey.right_entries import Contradictions
-from store_format.survey.scan import queues_of_log
-from store_format.survey.snapshot import Snapshot, take_snapshot
+from store_format.survey.scan import LogQueues
+from store_format.survey.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +121,9 @@ class UnfiledQueues:
         unknown = {key: self._unknown[key] for key in usable if key in self._unknown}
         return (
             {key: _lost_error(store, taken, key) for key in lost},
-            question(store.opened, unknown, is_part=not self._is_complete) if unknown else None,
+            Fates(store.opened, store.log).question(unknown, is_part=not self._is_complete)
+            if unknown
+            else None,
         )
 
     def deleted_in(self, taken: Snapshot) -> set[QueueKey]:
@@ -190,7 +184,7 @@ class UnfiledQueues:
         They are looked for if all are selected, or if nothing else that is known is, for example one by name.
         """
         is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(store, taken, select))
-        if self._light is None and is_chosen and has_light_queues(store.opened):
+        if self._light is None and is_chosen and StoredTopics(store.opened).has_light_queues:
             with suppress(StorePermissionError):  # a read of messages raises it; views do not need the file
                 found, _ = _queues_in_windows(store, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
                 self._light = tuple(
@@ -212,7 +206,7 @@ class UnfiledQueues:
                 numbers[topic] = queue_id + 1
         else:
             numbers = {topic: len(each.queue_ids) for topic, each in topics.items()}
-            numbers |= missing_topics(store.opened, topics)
+            numbers |= StoredTopics(store.opened).missing(topics)
         numbers = {
             topic: number
             for topic, number in numbers.items()
@@ -256,7 +250,7 @@ class UnfiledQueues:
         }
         if short:  # The log was read after the snapshot: a commit in between is not missing.
             topics = {topic for topic, _ in short}
-            now = take_snapshot(store.opened, store.log.relisted(), taken.state, topics.__contains__)
+            now = Snapshot.take(store.opened, store.log.relisted(), taken.state, topics.__contains__)
             short = {key: queue for key, queue in short.items() if not _covers(now, key, queue)}
         filed = {
             key
@@ -266,7 +260,7 @@ class UnfiledQueues:
         self._open = {key: queue for key, queue in self._open.items() if key not in filed}
         self.look_again_for(filed)  # their files may be lost again
         empty = {key: queue for key, queue in short.items() if not _has_entries(taken, key)}
-        fates = decide(store.opened, taken.log, {**self._open, **empty}, self._seen, self._dispatched)
+        fates = Fates(store.opened, taken.log).decide({**self._open, **empty}, self._seen, self._dispatched)
         fate = {key: each.fate for key, each in fates.items()}
         self._deleted |= {key: self._seen[key].last for key in fate if fate[key] is Fate.DELETED}
         short = {key: queue for key, queue in short.items() if fate.get(key) is not Fate.DELETED}
@@ -432,7 +426,7 @@ def _dispatched(store: OpenStore, taken: Snapshot) -> int:
         or store.state is not StoreState.LIVE
     ):
         return OFFSET_MAX
-    queues = take_snapshot(
+    queues = Snapshot.take(
         store.opened, store.log.relisted(), taken.state, lambda topic: True, lambda error: None
     ).queues.values()
     ends = (
@@ -514,7 +508,7 @@ def _queues_in(
     is_live, begins = taken.state is StoreState.LIVE, GivenUp.known(store.opened).queue_begins
     high = log.stop if stop is None else stop
     if window is None:
-        return queues_of_log(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True
+        return LogQueues.of(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True
     limit, unit = min(high, log.min_offset + window), last_unit(log)
     newest, is_joined = min(written_stop(log) if unit is None else unit.stop, high), True
     queues, end = _seen_once(log, topics, log.min_offset, limit, begins, is_live=is_live, written=newest)
@@ -559,7 +553,7 @@ def _seen_once(
     ]
     key = (*files, *places, stop, is_live, topics, *begins.items(), *samples)
     if key not in _SEEN:
-        found = queues_of_log(log, _chooser(topics), start=start, stop=stop, is_live=is_live, begins=begins)
+        found = LogQueues.of(log, _chooser(topics), start=start, stop=stop, is_live=is_live, begins=begins)
         if len(_SEEN) >= _SEEN_MAX:
             _SEEN.pop(next(iter(_SEEN)))
         _SEEN[key] = found.queues, found.cuts[-1]

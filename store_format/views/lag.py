@@ -41,7 +41,7 @@ from store_format.names import DLQ_PREFIX, QueueKey, is_retry_topic, pop_retry_t
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import tiered_metadata
-from store_format.survey.fates import past_queues
+from store_format.survey.fates import Fates
 from store_format.views.measure import Stretches, bytes_at, measure
 from store_format.views.view import View
 
@@ -184,7 +184,7 @@ def group_queues(
     for queue in store.queues(wanted.__contains__) if wanted else ():
         by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
     there = {(topic, queue_id) for topic, queues in by_topic.items() for queue_id in queues}
-    past = past_queues(store.opened, store.log.min_offset, there)
+    past = Fates(store.opened, store.log).past_queues(store.log.min_offset, there)
     found = []
     for name, topic in sorted(pairs):
         offsets, pulled = committed.offsets.get((name, topic), {}), committed.pulled.get((name, topic), {})

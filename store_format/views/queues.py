@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,11 +19,10 @@ from store_format.display.columns import (
     batches_of,
     time_us,
 )
-from store_format.errors import StoreError
 from store_format.metadata.read import TopicConfigs, read_topics
-from store_format.names import QueueKey, perm_text
+from store_format.names import perm_text
 from store_format.read.store import Queue, Store
-from store_format.survey.gone import Gone, given_up_places, gone_of
+from store_format.survey.gone import QueueProofs
 from store_format.views.measure import measure
 from store_format.views.view import View
 
@@ -101,20 +99,7 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     measured = measure(store, found, {(queue.topic, queue.queue_id): _edges(queue) for queue in found})
     sized = []
     bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
-    lost = [  # first pre-blank entries, which a broker counts
-        *(
-            Gone(each.topic, each.queue_id, each.min_offset, each.blank_stop)
-            for each in bounds
-            if each.blank_stop > each.min_offset
-        ),
-        *(gone_of(store.opened, found[0].store.log, store.state, bounds) if found else ()),
-    ]
-    gone = Counter[QueueKey]()
-    for each in lost:
-        gone[each.topic, each.queue_id] += each.count
-    with suppress(StoreError):  # `verify` reports files that cannot be read
-        for each in given_up_places(store.opened, found[0].store.log, bounds) if found else ():
-            gone[each.topic, each.queue_id] += _less(each, lost)
+    gone = QueueProofs(store.opened, found[0].store.log).count_empty(store.state, bounds) if found else {}
     for queue in found:
         gone[queue.key] += queue.range.gaps if queue.scanned is None else queue.scanned.gaps
         low, last, high = _edges(queue)
@@ -129,15 +114,6 @@ def sized_queues(store: Store) -> list[SizedQueue]:
             )
         )
     return sized
-
-
-def _less(given_up: Gone, lost: Sequence[Gone]) -> int:
-    """How many of the places that were given up are not among those without a message."""
-    return given_up.count - sum(
-        max(0, min(each.stop, given_up.stop) - max(each.first, given_up.first))
-        for each in lost
-        if (each.topic, each.queue_id) == (given_up.topic, given_up.queue_id)
-    )
 
 
 def _edges(queue: Queue) -> tuple[int, int, int]:

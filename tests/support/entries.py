@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import MissingEntries
 from store_format.names import QueueKey
-from store_format.survey.scan import LogScan, entries_between
+from store_format.survey.scan import LogScan
 
 
 def made_entries(
@@ -24,4 +24,4 @@ def made_entries(
         return (max_offsets or {}).get(key, 0), (last_physical_offsets or {}).get(key, -1)
 
     scan = LogScan(frozenset(batch_topics), index=False, floor=floor)
-    return entries_between(scan, log, [(start, stop)])[0]
+    return scan.entries_between(log, [(start, stop)])[0]

@@ -36,8 +36,8 @@ from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, UNIQ_KEY
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored_slice
-from store_format.survey.scan import queues_of_log
-from store_format.survey.snapshot import Snapshot, take_snapshot
+from store_format.survey.scan import LogQueues
+from store_format.survey.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Schedule:
         if not store.has_consume_queues:
             raise lost_queue(f"{store.path}/consumequeue")
         progress = read_delay_offsets(store.opened) or {}
-        taken = take_snapshot(store.opened, store.log.relisted(), store.state, SCHEDULE_TOPIC.__eq__)
+        taken = Snapshot.take(store.opened, store.log.relisted(), store.state, SCHEDULE_TOPIC.__eq__)
         queues = {queue.queue_id + 1: queue for queue in store.queues_of(taken)}
         foreign = _foreign_levels(len(now.conf.message_delay_levels_ms), queues, taken, progress, store)
         levels, errors = [], []
@@ -94,9 +94,7 @@ def _foreign_levels(
         level for level in range(1, level_max + 1) if progress.get(level, 0) > 0 and level not in queues
     ]
     logged = (
-        queues_of_log(store.log, SCHEDULE_TOPIC.__eq__).queues.keys() | taken.damaged.keys()
-        if lacking
-        else ()
+        LogQueues.of(store.log, SCHEDULE_TOPIC.__eq__).queues.keys() | taken.damaged.keys() if lacking else ()
     )
     return {level: 0 for level in lacking if (SCHEDULE_TOPIC, level - 1) not in logged}
 

@@ -164,9 +164,8 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     from store_format.bookkeeping.journal import StoreState
     from store_format.bookkeeping.ledger import GivenUp
     from store_format.files.lock import StoreLock
-    from store_format.metadata.read import Checkpoint, read_checkpoint
-    from store_format.survey.gone import find_gone
-    from store_format.survey.snapshot import ends_after_crash
+    from store_format.survey.gone import QueueProofs
+    from store_format.survey.log_end import ReadableEnd
 
     path = shlex.quote(shown(store.path))
     broker = f"{shown(store.broker_name)}: " if is_one_of_several else ""
@@ -177,15 +176,14 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     if store.state is StoreState.CLEAN:
         given_up = str(GivenUp.read(store.opened))
         before = f"; an earlier recovery gave up {given_up}" if given_up else ""
-        lost = sum(each.count for each in find_gone(store.opened, store.log, store.state))
+        lost = sum(each.count for each in QueueProofs(store.opened, store.log).find_gone(store.state))
         if lost:
             readable += (
                 f", {count_text(lost)} message{'s' * (lost != 1)} lost with missing parts of the commitlog"
             )
         text = f"{broker}stopped in order: {readable}{before}"
         return Verdict(text, f"rmqlog verify {path}", is_bad=bool(lost))
-    checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
-    _, end = ends_after_crash(store.opened, store.log, checkpoint)
+    end = ReadableEnd.after_crash(store.opened, store.log)
     cut = f"a broker start will end the commitlog behind them, at {end.cut}"
     if end.messages:
         whole = f"{count_text(end.messages)} whole messages"

@@ -22,6 +22,7 @@ from store_format.layouts import CQ_UNIT
 from store_format.metadata.read import read_checkpoint
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
+from store_format.survey.gone import QueueProofs
 from tests.support import goldens
 from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
@@ -135,7 +136,7 @@ def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch:
 def test_a_store_of_ours_in_order_costs_no_look_at_its_queues(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store_format.commit.repair.queues_in_log", None)
+    monkeypatch.setattr(QueueProofs, "queues", None)
     append(root, numbered("T", 12, 8))
     assert len(messages_of(root)) == 23
 

@@ -24,7 +24,7 @@ from store_format.metadata.read import read_checkpoint
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from store_format.survey.fates import Unfiled
-from store_format.survey.scan import LogScan, scan_log
+from store_format.survey.scan import LogScan
 from store_format.survey.unfiled_queues import UnfiledQueues
 from tests.support import goldens
 from tests.support.fixtures import Golden
@@ -388,13 +388,13 @@ def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(roo
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(start, stop) of each time that the log is gone over."""
     found: list[tuple[int, int]] = []
-    original = scan_log
+    original = LogScan._parts
 
-    def counted(scan: LogScan, log: CommitLog, start: int, stop: int, **named: int | None) -> object:
+    def counted(scan: LogScan, log: CommitLog, start: int, stop: int, threads: int | None) -> object:
         found.append((start, stop))
-        return original(scan, log, start, stop, **named)
+        return original(scan, log, start, stop, threads)
 
-    monkeypatch.setattr("store_format.commit.log_comparison.scan_log", counted)
+    monkeypatch.setattr(LogScan, "_parts", counted)
     return found
 
 

@@ -23,7 +23,7 @@ from store_format.index.file import open_index_files
 from store_format.message.encode import MessageColumns
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
-from store_format.survey.scan import LogScan, scan_log
+from store_format.survey.scan import LogScan
 from tests.store_format.read.test_readable_end import overwrite
 from tests.support import goldens
 from tests.support.fixtures import Golden, Unchanged
@@ -163,8 +163,8 @@ def test_rocksdb_queues_are_refused_with_advice(golden: Golden) -> None:
 def test_threads_find_the_entries_of_one_thread(golden: Golden) -> None:
     scan, log = LogScan(), CommitLog.open([str(golden("edge-5.5.0") / "commitlog")], FileCache())
     assert kernels.worth(1 << 20)  # the plain code has unusual entries in another order
-    alone = list(scan_log(scan, log, 0, log.stop, threads=0))
-    together = list(scan_log(scan, log, 0, log.stop, threads=2))
+    alone = list(scan.parts(log, 0, log.stop, threads=0))
+    together = list(scan.parts(log, 0, log.stop, threads=2))
     assert sum(part.units for part in alone) == goldens.expected("edge-5.5.0")["allCommitLogMessages"]
     for one, other in zip(alone, together, strict=True):
         assert (one.runs, one.stop, one.queues) == (other.runs, other.stop, other.queues)

@@ -9,7 +9,7 @@ import pytest
 
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import FileCache
-from store_format.survey.scan import queues_of_log
+from store_format.survey.scan import LogQueues
 from tests.support import oracle
 from tests.support.entries import made_entries
 from tests.support.oracle import Message
@@ -37,7 +37,7 @@ def _repaired(log: CommitLog, batch_topics: set[str]) -> Spans:
 
 
 def _surveyed(log: CommitLog) -> Spans:
-    found = queues_of_log(log, lambda topic: True).queues
+    found = LogQueues.of(log, lambda topic: True).queues
     return {key: (queue.min_offset, queue.max_offset) for key, queue in found.items()}
 
 

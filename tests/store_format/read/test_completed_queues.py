@@ -12,7 +12,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.opened.store import Opened
-from store_format.survey.snapshot import take_queue
+from store_format.survey.snapshot import Snapshot
 from tests.support.file_edits import overwrite
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, messages_of, numbered
@@ -93,7 +93,7 @@ def test_damage_where_entries_are_looked_for_is_named(root: Path, caplog: pytest
 def test_a_queue_alone_is_seen_as_with_all_others(root: Path) -> None:
     _zero(root, "T", 50, 60)
     store = MessageStore.open(str(root))
-    found = take_queue(Opened(str(root)), store.log, StoreState.CLEAN, "T", 0)
+    found = Snapshot.take_queue(Opened(str(root)), store.log, StoreState.CLEAN, "T", 0)
     assert found is not None
     assert found == store.snapshot().queues["T", 0]
     assert found.max_offset == 60

@@ -10,7 +10,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import FileCache
 from store_format.opened.store import Opened
-from store_format.survey.snapshot import find_log_end, take_snapshot
+from store_format.survey.snapshot import Snapshot
 from tests.store_format.read.test_readable_end import Broker
 from tests.store_format.read.test_written_end import recovered
 from tests.support.fixtures import Golden
@@ -20,8 +20,8 @@ def both(root: Path, state: StoreState) -> tuple[int | None, int | None]:
     def log() -> CommitLog:
         return CommitLog.open((str(root / "commitlog"),), FileCache())
 
-    taken = take_snapshot(Opened(str(root)), log(), state, lambda topic: True)
-    return find_log_end(Opened(str(root)), log(), state), taken.log_end
+    taken = Snapshot.take(Opened(str(root)), log(), state, lambda topic: True)
+    return Snapshot.find_log_end(Opened(str(root)), log(), state), taken.log_end
 
 
 @pytest.mark.parametrize("state", StoreState)

@@ -19,7 +19,7 @@ from store_format.files.read import FileCache
 from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
-from store_format.survey.scan import queues_of_log
+from store_format.survey.scan import LogQueues
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, table_rows
@@ -46,19 +46,19 @@ def log_of(small: SmallStore) -> CommitLog:
 
 
 def test_a_survey_finds_the_queues_that_dispatch_would_make(small: SmallStore) -> None:
-    found = queues_of_log(log_of(small), lambda topic: True)
+    found = LogQueues.of(log_of(small), lambda topic: True)
     assert {key: (queue.min_offset, queue.max_offset) for key, queue in found.queues.items()} == {
         key: (rows[0]["queueOffset"], rows[-1]["queueOffset"] + 1) for key, rows in small.rows.items()
     }
     assert [key for key, queue in found.queues.items() if queue.is_batch] == [("Batches", 0)]
     assert not found.damage
-    assert queues_of_log(log_of(small), "Orders".__eq__).queues.keys() == {("Orders", 0), ("Orders", 1)}
+    assert LogQueues.of(log_of(small), "Orders".__eq__).queues.keys() == {("Orders", 0), ("Orders", 1)}
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 500, 1 << 20])
 def test_a_read_in_parts_is_the_read_of_the_whole(small: SmallStore, cut_bytes: int) -> None:
     log = log_of(small)
-    found = queues_of_log(log, lambda topic: True, cut_bytes=cut_bytes)
+    found = LogQueues.of(log, lambda topic: True, cut_bytes=cut_bytes)
     store = MessageStore.open(str(small.root), broker_name=BROKER)
     queues, cuts = store.scanned_queues(lambda topic: True, cut_bytes)
     assert cuts == found.cuts
@@ -76,7 +76,7 @@ def test_a_read_in_parts_is_the_read_of_the_whole(small: SmallStore, cut_bytes: 
 def test_any_log_gives_its_queues(tmp_path_factory: pytest.TempPathFactory, log: StoredLog) -> None:
     root = tmp_path_factory.mktemp("any")
     log.write(root)
-    found = queues_of_log(CommitLog.open((str(root / "commitlog"),), FileCache()), lambda topic: True)
+    found = LogQueues.of(CommitLog.open((str(root / "commitlog"),), FileCache()), lambda topic: True)
     dispatched = {
         key: (messages[0].queue_offset, messages[-1].queue_offset + 1) for key, messages in log.queues.items()
     }

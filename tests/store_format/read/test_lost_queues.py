@@ -25,7 +25,7 @@ from store_format.layouts import CQ_UNIT
 from store_format.metadata.read import Checkpoint
 from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
-from store_format.survey import log_end, unfiled_queues
+from store_format.survey import unfiled_queues
 from tests.support import goldens
 from tests.support.file_edits import overwrite
 from tests.support.referee.made import BrokerStore
@@ -174,7 +174,6 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(unfiled_queues, "_WINDOW_SIZE", 2 << 10)
     for module, name, size in (
         (log, "BLOCK_SIZE", 1 << 10),
-        (log_end, "BLOCK_SIZE", 1 << 10),
         (log, "_LOOK_SIZE", 1 << 8),
     ):
         monkeypatch.setattr(module, name, size)

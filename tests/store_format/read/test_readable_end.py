@@ -20,7 +20,7 @@ from store_format.message.columns import DecodeOptions
 from store_format.metadata.read import Checkpoint
 from store_format.opened.store import Opened
 from store_format.read.tolerance import Tolerance
-from store_format.survey.log_end import ReadableEnd, end_after_crash, find_readable_end
+from store_format.survey.log_end import LogEnd, ReadableEnd
 from tests.support import goldens, oracle
 from tests.support.file_edits import overwrite as overwrite_file
 from tests.support.fixtures import Golden
@@ -66,8 +66,8 @@ def overwrite(root: Path, offset: int, data: bytes) -> None:
 
 def readable(root: Path) -> ReadableEnd:
     store = MessageStore.open(str(root))
-    end = end_after_crash(store.log, Checkpoint())
-    return find_readable_end(Opened(str(root)), store.log, end)
+    end = LogEnd.after_crash(store.log, Checkpoint())
+    return ReadableEnd.find(Opened(str(root)), store.log, end)
 
 
 # ---- damage in the middle ----------------------------------------------------------------------------------

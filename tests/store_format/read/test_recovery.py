@@ -23,8 +23,8 @@ from store_format.files.read import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.read.store import Store
-from store_format.survey.log_end import end_after_crash, end_after_stop
-from store_format.survey.scan import LogScan, entries_between
+from store_format.survey.log_end import LogEnd
+from store_format.survey.scan import LogScan
 from tests.support import goldens, oracle
 from tests.support.entries import made_entries
 from tests.support.fixtures import Golden
@@ -94,7 +94,7 @@ def _batch_topics(root: Path) -> set[str]:
 def test_the_end_is_where_the_broker_puts_it(golden: Golden, name: str, broker: str) -> None:
     root, expected = _store(golden, name, broker)
     log = _open(root)
-    end = end_after_crash(log, _checkpoint(root)) if name in CRASHED else end_after_stop(log, -1)
+    end = LogEnd.after_crash(log, _checkpoint(root)) if name in CRASHED else LogEnd.after_stop(log, -1)
     assert end.offset == expected["commitLog"]["maxOffset"]
     assert end.last_unit_offset < end.offset
     assert end.end.kind is (EndKind.TORN if name == "crash-torn-5.5.0" else EndKind.UNWRITTEN)
@@ -106,7 +106,7 @@ def test_the_end_is_where_the_broker_puts_it(golden: Golden, name: str, broker: 
 def test_queues_of_a_crashed_store_end_where_the_broker_ends_them(golden: Golden, name: str) -> None:
     root, expected = _store(golden, name, "")
     log = _open(root)
-    end = end_after_crash(log, _checkpoint(root))
+    end = LogEnd.after_crash(log, _checkpoint(root))
     on_disk = _max_offsets(_units_on_disk(root, end.offset))
     added = made_entries(log, end.scan_start, end.offset, on_disk)
     found = on_disk | {queue: entries.max_offset for queue, entries in added.items()}
@@ -149,7 +149,7 @@ def test_queues_that_lag_behind_the_log_are_completed(
     before = _units_on_disk(root, log_end)
     _zero_last_units(root, log_end, lost)
     log = _open(root)
-    end = end_after_crash(log, _checkpoint(root))
+    end = LogEnd.after_crash(log, _checkpoint(root))
     assert end.offset == log_end
     lagging = _units_on_disk(root, end.offset)
     last = {queue: int(units["physical_offset"][-1]) for queue, (_, units) in lagging.items() if len(units)}
@@ -223,7 +223,7 @@ def _found(
     log: CommitLog, checkpoint: Checkpoint, *, crashed: bool = True, dispatch_from: int = -1
 ) -> tuple[int, int, int]:
     """(first file checked, first file scanned for entries, end)."""
-    end = end_after_crash(log, checkpoint) if crashed else end_after_stop(log, dispatch_from)
+    end = LogEnd.after_crash(log, checkpoint) if crashed else LogEnd.after_stop(log, dispatch_from)
     assert end.end.kind is EndKind.BLANK
     assert end.last_unit_offset == 13 * FILE_SIZE
     return FILES - end.units, end.scan_start // FILE_SIZE, end.offset
@@ -295,10 +295,10 @@ def test_the_first_message_behind_expired_ones_without_entries_is_read(tmp_path:
 
 def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path) -> None:
     log = _many_files(tmp_path, broken=2)
-    end = end_after_crash(log, Checkpoint())
+    end = LogEnd.after_crash(log, Checkpoint())
     assert (end.scan_start, end.offset, end.units) == (0, 13 * FILE_SIZE + 104, 10)
     found = [(end.scan_start, end.offset)]
-    entries, damage = entries_between(LogScan(index=False), log, found)
+    entries, damage = LogScan(index=False).entries_between(log, found)
     # its bytes are found; reading it checks the CRC
     assert entries["TopicTest", 0].queue_offsets.tolist() == list(range(FILES))
     assert damage == []
@@ -309,7 +309,7 @@ def test_damage_in_the_range_is_stepped_over(tmp_path: Path) -> None:
     path = tmp_path / "commitlog" / oracle.file_name(5 * FILE_SIZE)
     path.write_bytes(b"\x01" + path.read_bytes()[1:])
     found = [(0, FILES * FILE_SIZE)]
-    entries, damage = entries_between(LogScan(index=False), log, found)
+    entries, damage = LogScan(index=False).entries_between(log, found)
     assert entries["TopicTest", 0].queue_offsets.tolist() == [i for i in range(FILES) if i not in (2, 5)]
     assert entries["TopicTest", 0].max_offset == FILES
     assert [(each.file.start, each.stop - each.start) for each in damage] == [
@@ -319,24 +319,24 @@ def test_damage_in_the_range_is_stepped_over(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_files_that_are_checked_ends_the_log(tmp_path: Path) -> None:
-    end = end_after_crash(_many_files(tmp_path, broken=10), Checkpoint())
+    end = LogEnd.after_crash(_many_files(tmp_path, broken=10), Checkpoint())
     assert (end.offset, end.last_unit_offset, end.end.kind) == (10 * FILE_SIZE, 9 * FILE_SIZE, EndKind.TORN)
     assert end.end.expected.startswith("body CRC")
 
 
 def test_a_start_file_whose_first_unit_is_bad_does_not_match(tmp_path: Path) -> None:
     log = _many_files(tmp_path, broken=12)
-    end = end_after_crash(log, Checkpoint(logics_physical_offset=12 * FILE_SIZE))
+    end = LogEnd.after_crash(log, Checkpoint(logics_physical_offset=12 * FILE_SIZE))
     assert (end.scan_start, end.offset, end.units) == (11 * FILE_SIZE, 12 * FILE_SIZE, 1)
 
 
 def test_the_end_is_looked_for_beyond_a_missing_file(tmp_path: Path) -> None:
-    end = end_after_crash(_many_files(tmp_path, skipped=8), Checkpoint())
+    end = LogEnd.after_crash(_many_files(tmp_path, skipped=8), Checkpoint())
     assert (end.offset, end.units) == (13 * FILE_SIZE + 104, 10)
 
 
 def test_a_store_without_commitlog_ends_at_0(tmp_path: Path) -> None:
-    end = end_after_crash(_open(tmp_path), Checkpoint())
+    end = LogEnd.after_crash(_open(tmp_path), Checkpoint())
     assert (end.offset, end.scan_start, end.last_unit_offset, end.units) == (0, 0, -1, 0)
     assert made_entries(_open(tmp_path), 0, 0, {}) == {}
 
@@ -558,7 +558,7 @@ def test_a_broker_goes_on_behind_a_record_with_a_wrong_physical_offset(tmp_path:
     data = bytearray(path.read_bytes())
     data[last + 28] ^= 1
     path.write_bytes(data)
-    assert end_after_crash(_open(tmp_path), _checkpoint(tmp_path)).offset == store.end
+    assert LogEnd.after_crash(_open(tmp_path), _checkpoint(tmp_path)).offset == store.end
     with pytest.raises(CorruptStoreError, match=f"expected physicalOffset {last}, found"):
         MessageStore.open(str(tmp_path)).queue("A", 0).to_table()
     assert diagnose(str(tmp_path)).verdict == "damaged in 1 place: 1 message readable, 1 message lost"

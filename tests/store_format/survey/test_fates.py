@@ -22,8 +22,8 @@ from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.read.store import Store
-from store_format.survey.fates import Fate, Unfiled, decide, deleted_until
-from store_format.survey.scan import queues_of_log
+from store_format.survey.fates import Fate, Fates, StoredTopics, Unfiled
+from store_format.survey.scan import LogQueues
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
 from tests.support.referee.made import BrokerStore
@@ -52,8 +52,8 @@ def _counts(root: Path) -> dict[str, int]:
 
 def _fates(root: Path, *keys: QueueKey, dispatched: int = OFFSET_MAX) -> list[Fate]:
     store = MessageStore.open(str(root))
-    seen = queues_of_log(store.log, {topic for topic, _ in keys}.__contains__).queues
-    return [each.fate for each in decide(Opened(str(root)), store.log, keys, seen, dispatched).values()]
+    seen = LogQueues.of(store.log, {topic for topic, _ in keys}.__contains__).queues
+    return [each.fate for each in Fates(Opened(str(root)), store.log).decide(keys, seen, dispatched).values()]
 
 
 @pytest.fixture
@@ -257,12 +257,12 @@ def test_a_part_of_the_log_shows_a_new_topic_by_its_files(two: Path) -> None:
     deleted_topic(two, "T")
     append(two, numbered("T", 16, 40, queues=1), options=CommitOptions(new_topics={"T": 4}))
     log = MessageStore.open(str(two)).log
-    whole = queues_of_log(log, "T".__eq__).queues
-    head = queues_of_log(log, "T".__eq__, stop=whole["T", 0].epochs[-1][0]).queues
-    tail = queues_of_log(log, "T".__eq__, start=whole["T", 0].last).queues["T", 0]
+    whole = LogQueues.of(log, "T".__eq__).queues
+    head = LogQueues.of(log, "T".__eq__, stop=whole["T", 0].epochs[-1][0]).queues
+    tail = LogQueues.of(log, "T".__eq__, start=whole["T", 0].last).queues["T", 0]
     head["T", 0].join(tail)
     assert len(head["T", 0].epochs) == 1
-    assert decide(Opened(str(two)), log, [("T", 1)], head)["T", 1].fate is not Fate.LOST
+    assert Fates(Opened(str(two)), log).decide([("T", 1)], head)["T", 1].fate is not Fate.LOST
 
 
 def test_everybody_asks_with_one_sentence(two: Path) -> None:
@@ -290,7 +290,7 @@ def test_everybody_asks_with_one_sentence(two: Path) -> None:
 def test_a_topic_is_deleted_if_neither_topics_json_nor_a_directory_has_it(root: Path) -> None:
     (root / "consumequeue/Filed/0").mkdir(parents=True)
     (root / "consumequeue/Emptied").mkdir()  # as an old broker leaves it
-    until = deleted_until(Opened(str(root)))
+    until = StoredTopics(Opened(str(root))).deleted_until()
     assert {topic: until(topic) for topic in ("T", "Emptied", "a/b")} == dict.fromkeys(
         ("T", "Emptied", "a/b"), OFFSET_MAX
     )
@@ -300,13 +300,15 @@ def test_a_topic_is_deleted_if_neither_topics_json_nor_a_directory_has_it(root: 
 
 def test_retries_and_dead_letters_are_those_of_a_known_group(root: Path) -> None:
     of_g = ("%RETRY%g", "%DLQ%g", "%RETRY%g_T", "%RETRY%g+T")
-    assert {deleted_until(Opened(str(root)))(topic) for topic in of_g} == {
+    assert {StoredTopics(Opened(str(root))).deleted_until()(topic) for topic in of_g} == {
         0
     }  # nothing says which groups there are
     groups = {"subscriptionGroupTable": {"g": {"groupName": "g"}}}
     (root / "config/subscriptionGroup.json").write_text(json.dumps(groups))
-    assert {deleted_until(Opened(str(root)))(topic) for topic in of_g} == {0}
-    assert {deleted_until(Opened(str(root)))(topic) for topic in ("%RETRY%h", "%DLQ%gone")} == {OFFSET_MAX}
+    assert {StoredTopics(Opened(str(root))).deleted_until()(topic) for topic in of_g} == {0}
+    assert {
+        StoredTopics(Opened(str(root))).deleted_until()(topic) for topic in ("%RETRY%h", "%DLQ%gone")
+    } == {OFFSET_MAX}
 
 
 @pytest.mark.parametrize("why", ["no file", "no topic", "damaged", "RocksDB"])
@@ -321,7 +323,7 @@ def test_without_the_topics_nothing_is_known_to_be_deleted(root: Path, why: str)
     else:
         path.write_text('{"topicConfigTable":{}}' if why == "no topic" else "{")
         path.with_name("topics.json.bak").unlink(missing_ok=True)
-    assert deleted_until(Opened(str(root)))("T") == 0
+    assert StoredTopics(Opened(str(root))).deleted_until()("T") == 0
 
 
 def test_a_store_without_queues_is_read_without_them(root: Path) -> None:
@@ -352,6 +354,6 @@ def test_a_commit_that_is_not_complete_creates_the_topic(
         journal = Journal.read(Opened(str(killed)))
         if journal is not None:
             begun += 1
-            assert deleted_until(Opened(str(killed)))("T") == journal.base
+            assert StoredTopics(Opened(str(killed))).deleted_until()("T") == journal.base
         assert _counts(killed) in ({"Other": 4}, {"Other": 4, "T": 0}, {"Other": 4, "T": 8})
     assert begun > 3

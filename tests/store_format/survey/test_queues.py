@@ -23,7 +23,7 @@ from store_format.names import REVIVE_GROUP, SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
 from store_format.read.store import Store
 from store_format.survey import queues
-from store_format.survey.fates import KnownEnd, committed_ends, known_ends, ledger_ends
+from store_format.survey.fates import Fates, KnownEnd
 from store_format.survey.queues import ComparedQueue, Difference, PlacedUnits, QueueComparison, StoredQueue
 from tests.support import oracle
 from tests.support.file_edits import overwrite
@@ -282,10 +282,10 @@ def _ends(found: dict[tuple[str, int], KnownEnd]) -> dict[tuple[str, int], int]:
 
 def test_the_ledger_knows_the_ends_of_the_last_commits(root: Path) -> None:
     log = Store.open(str(root)).log
-    assert _ends(ledger_ends(Opened(str(root)), log)) == {("T", 0): 5, ("V", 0): 3}
-    assert "ledger.json ends V-0 at offset 3" in ledger_ends(Opened(str(root)), log)["V", 0].evidence
+    assert _ends(Fates(Opened(str(root)), log).ledger_ends()) == {("T", 0): 5, ("V", 0): 3}
+    assert "ledger.json ends V-0 at offset 3" in Fates(Opened(str(root)), log).ledger_ends()["V", 0].evidence
     Path(Ledger.path(Opened(str(root)))).write_text("{}")
-    assert ledger_ends(Opened(str(root)), log) == {}
+    assert Fates(Opened(str(root)), log).ledger_ends() == {}
 
 
 def test_a_broker_may_have_written_to_queues_of_earlier_commits(root: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_broker_may_have_written_to_queues_of_earlier_commits(root: Path) -> N
 def test_a_commit_that_was_cut_shows_nothing(root: Path) -> None:
     last = json.loads(Path(Ledger.path(Opened(str(root)))).read_text())["last"]
     overwrite(root / "commitlog/00000000000000000000", last["last_offset"], bytes(last["last_size"]))
-    assert ledger_ends(Opened(str(root)), Store.open(str(root)).log) == {}
+    assert Fates(Opened(str(root)), Store.open(str(root)).log).ledger_ends() == {}
 
 
 def test_groups_have_committed_in_topics_that_are_not_deleted(root: Path) -> None:
@@ -308,11 +308,12 @@ def test_groups_have_committed_in_topics_that_are_not_deleted(root: Path) -> Non
     path = root / "config/consumerOffset.json"
     version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
     path.write_text(json.dumps({"offsetTable": table}))
-    assert committed_ends(Opened(str(root))) == {}  # of a 4.9 broker, which keeps those of deleted topics
+    fates = Fates(Opened(str(root)), Store.open(str(root)).log)
+    assert fates.committed_ends() == {}  # of a 4.9 broker, which keeps those of deleted topics
     path.write_text(json.dumps({"offsetTable": table, "dataVersion": version}))
-    assert _ends(committed_ends(Opened(str(root)))) == {("T", 0): 7, ("V", 0): 1}
-    assert "group h has committed offset 7 of T-0" in committed_ends(Opened(str(root)))["T", 0].evidence
-    assert _ends(known_ends(Opened(str(root)), Store.open(str(root)).log)) == {("T", 0): 7, ("V", 0): 3}
+    assert _ends(fates.committed_ends()) == {("T", 0): 7, ("V", 0): 1}
+    assert "group h has committed offset 7 of T-0" in fates.committed_ends()["T", 0].evidence
+    assert _ends(fates.known_ends()) == {("T", 0): 7, ("V", 0): 3}
 
 
 # ---- places of a queue that a broker counted, and that no message has --------------------------------------

@@ -26,8 +26,8 @@ from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import StoreNotFoundError
 from store_format.files.read import FileCache
 from store_format.opened.store import Opened
-from store_format.survey.gone import find_lost_log
-from store_format.survey.snapshot import Snapshot, take_snapshot
+from store_format.survey.gone import LostLog
+from store_format.survey.snapshot import Snapshot
 from tests.support import oracle
 from tests.support.fixtures import Golden
 from tests.support.rows import ALL, BROKER, table_rows
@@ -43,7 +43,7 @@ def small(tmp_path: Path) -> SmallStore:
 def taken(
     small: SmallStore, state: StoreState, select: Callable[[str], bool] = lambda topic: True
 ) -> Snapshot:
-    return take_snapshot(
+    return Snapshot.take(
         Opened(str(small.root)), CommitLog.open((str(small.root / "commitlog"),), FileCache()), state, select
     )
 
@@ -315,7 +315,7 @@ def test_a_log_that_was_begun_since_it_was_listed(root: Path) -> None:
     listed = CommitLog.open((f"{root}/commitlog",), FileCache())
     assert not listed.files
     append(root, numbered("T", 0, 5))
-    assert find_lost_log(Opened(str(root)), listed) is None
+    assert LostLog.find(Opened(str(root)), listed) is None
 
 
 def test_a_new_store_and_a_store_of_dledger_are_not_refused(root: Path) -> None:
@@ -323,4 +323,4 @@ def test_a_new_store_and_a_store_of_dledger_are_not_refused(root: Path) -> None:
     append(root, numbered("T", 0, 5))
     (root / "commitlog").rename(root / "dledger-broker-a")
     (root / "commitlog").mkdir()
-    assert find_lost_log(Opened(str(root)), CommitLog.open((f"{root}/commitlog",), FileCache())) is None
+    assert LostLog.find(Opened(str(root)), CommitLog.open((f"{root}/commitlog",), FileCache())) is None
