@@ -254,7 +254,7 @@ def check_topics(
     """Compares the queues with topics.json. Returns how many messages, and of how many topics, it lacks.
 
     `directories` gives a queue directory for each topic that has one, `filled` the directory and the number
-    of messages of each queue that has some.
+    of messages of each queue that has some, also of those that a broker makes when it starts.
     """
     try:
         topics = config_json.read_topics(opened)
@@ -264,7 +264,8 @@ def check_topics(
         return 0, 0
     lost = StoredTopics(opened).lost()
     if topics is not None or not lost:
-        _check_topic_types(findings, directories, topics or {})
+        made = {topic: path for (topic, _), (path, _) in filled.items() if topic not in directories}
+        _check_topic_types(findings, {**directories, **made}, topics or {})
     if lost:
         names = f"the {len(lost)} topic{'s' * (len(lost) != 1)}"
         expected, found = f"{names} that have consume queue files", "no file with them that can be read"
@@ -285,7 +286,7 @@ def check_topics(
 def _check_topic_types(
     findings: Findings, directories: Mapping[str, str], topics: Mapping[str, TopicConfig]
 ) -> None:
-    """Reports topics with a queue directory that topics.json lacks, or has with another queue.type."""
+    """Reports topics with a directory of a queue that topics.json lacks, or has with another queue.type."""
     for topic, directory in directories.items():
         config = topics.get(topic)
         if config is None and StoredTopics.needs_config(topic):

@@ -470,6 +470,16 @@ def test_a_queue_that_a_broker_makes_and_no_client_reads_is_named(tmp_path: Path
     assert diagnose(str(tmp_path)).verdict.startswith("sound after a crash, with 1 warning: ")
 
 
+def test_a_queue_that_a_broker_makes_of_a_topic_without_configuration_is_named(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    store.put("A", files=False)
+    del store.topics["A"]
+    store.write(crashed=True)
+    text = diagnose(str(tmp_path)).verdict
+    assert text.startswith("sound after a crash, with 1 warning: ")
+    assert "1 message of 1 topic that a broker does not serve" in text
+
+
 def test_a_message_at_whose_offset_a_broker_files_a_second_first_one_does_not_wait(tmp_path: Path) -> None:
     """It files each message with offset 0, and then leaves out the message with offset 1."""
     store = BrokerStore(tmp_path)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import FunctionType
+from typing import Any
 
 from tests.support import oracle
 from tests.support.file_edits import overwrite
@@ -265,12 +266,13 @@ def entry_flipped(root: Path, random: Random) -> str:
 
 def live_entry_flipped(root: Path, random: Random) -> str:
     """Retention has deleted the first files of the log, and one bit of a live entry makes it lead there."""
-    logs = _log(root)
+    logs = [path for path in _log(root) if path.name.isdigit()]
     if len(logs) < 2:
         raise NothingThereError
-    for path in logs[: random.randint(1, len(logs) - 1)]:
+    count = random.randint(1, len(logs) - 1)
+    for path in logs[:count]:
         path.unlink()
-    begin = int(_log(root)[0].name)
+    begin = int(logs[count].name)
     found = []
     for path in _queue_files(root):
         data = path.read_bytes()
@@ -387,14 +389,20 @@ def topics_lost(root: Path, random: Random) -> str:
     return "topics.json is lost"
 
 
-def topics_cut(root: Path, random: Random) -> str:
+def _topics(root: Path) -> tuple[Path, dict[str, Any]]:
+    """topics.json, which has to be whole, and what is in it."""
     path = root / "config/topics.json"
-    if not path.exists():
-        raise NothingThereError
+    try:
+        return path, json.loads(path.read_bytes())
+    except (FileNotFoundError, json.JSONDecodeError):
+        raise NothingThereError from None
+
+
+def topics_cut(root: Path, random: Random) -> str:
+    path, table = _topics(root)
     data = path.read_bytes()
     how = random.choice(["no .bak", "an older .bak", "a broken .bak"])
     if how == "an older .bak":
-        table = json.loads(data)
         table["topicConfigTable"].pop(random.choice([*table["topicConfigTable"], ""]), None)
         path.with_name("topics.json.bak").write_text(json.dumps(table))
     elif how == "a broken .bak":
@@ -405,10 +413,7 @@ def topics_cut(root: Path, random: Random) -> str:
 
 def topics_older(root: Path, random: Random) -> str:
     """config/ of before: a topic is not in it yet."""
-    path = root / "config/topics.json"
-    if not path.exists():
-        raise NothingThereError
-    table = json.loads(path.read_bytes())
+    path, table = _topics(root)
     name = random.choice([*table["topicConfigTable"], ""])
     table["topicConfigTable"].pop(name, None)
     path.write_text(json.dumps(table))
@@ -416,10 +421,7 @@ def topics_older(root: Path, random: Random) -> str:
 
 
 def fewer_read_queues(root: Path, random: Random) -> str:
-    path = root / "config/topics.json"
-    if not path.exists():
-        raise NothingThereError
-    table = json.loads(path.read_bytes())
+    path, table = _topics(root)
     for topic in table["topicConfigTable"].values():
         topic["readQueueNums"] = 1
     path.write_text(json.dumps(table))

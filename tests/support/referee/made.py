@@ -151,6 +151,11 @@ class BrokerStore:
         delayed = [each for each in self.messages if each.topic == SCHEDULED]
         return {each.properties["UNIQ_KEY"]: oracle.tags_code(each, levels) for each in delayed}
 
+    @property
+    def lacks_queues(self) -> bool:
+        """Whether a queue has messages, and none of them was dispatched."""
+        return not {(each.topic, each.queue_id) for each in self.messages} <= {*self.entries, *self.batches}
+
     # ---- dispatch: ConsumeQueue.putMessagePositionInfo ----------------------------------------------------
 
     def _file(self, message: Message, count: int) -> None:
