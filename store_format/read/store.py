@@ -72,12 +72,11 @@ class Store:
     broker_name: str
     log: CommitLog
     commit_log_paths: tuple[str, ...]
+    _unfiled: UnfiledQueues = field(repr=False, compare=False)
     files: FileCache = field(default_factory=FileCache, repr=False, compare=False)
     # errors skipped so far, by their text; None: errors are raised
     unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)
-    unfiled_queues: Unfiled | None = field(default=None, repr=False, compare=False)
     fail_on_unknown: bool | None = field(default=None, repr=False, compare=False)
-    _unfiled: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
 
     @classmethod
     @all_answered()
@@ -119,7 +118,8 @@ class Store:
         log = CommitLog.open(directories, files, holds_last=holds_last)
         name = broker_name or broker_name_of(opened)
         unreadable: dict[str, StoreError] | None = {} if skip_unreadable else None
-        return cls(root, name, log, directories, files, unreadable, unfiled_queues, fail_on_unknown)
+        unfiled = UnfiledQueues(opened, unfiled_queues)
+        return cls(root, name, log, directories, unfiled, files, unreadable, fail_on_unknown)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.broker_name} at {self.path}>"
@@ -182,7 +182,7 @@ class Store:
         )
         self.pass_over(refused)
         self._warn_of_gone(taken)
-        lost, question = self._unfiled.among(self, taken, select)
+        lost, question = self._unfiled.among(taken, select)
         if question is not None:
             self._ask(question)
         left_out = lost.keys() | self._unfiled.deleted_in(taken)
@@ -209,7 +209,7 @@ class Store:
 
     def without_memory(self) -> Self:
         """The store without what earlier looks have found out about queues without files."""
-        return replace(self, _unfiled=UnfiledQueues())
+        return replace(self, _unfiled=UnfiledQueues(self.opened, self._unfiled.answer))
 
     def _warn_of_gone(self, taken: Snapshot) -> None:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
@@ -276,17 +276,17 @@ class Store:
         # a commit made progress meanwhile: survey what was complete before
         if CommitState.read(self.opened) != before:
             found = look(self.log.relisted(), stop=CommitState.committed_end(self.opened))
-        self._unfiled.warn_of_hidden(self, found.queues)
+        self._unfiled.warn_of_hidden(found.queues)
         return found
 
     def _surveyed(self, select: Callable[[str], bool], cut_bytes: int = 64 << 20) -> LogQueues:
         """`survey`; of a store without queue files without those of an unknown fate, which it asks about."""
         found = self.survey(select, cut_bytes=cut_bytes)
-        if self.has_consume_queues or self.state is StoreState.LIVE or self.unfiled_queues == "read":
+        if self.has_consume_queues or self.state is StoreState.LIVE or self._unfiled.answer == "read":
             return found
         fates = Fates(self.opened, found.log).decide(found.queues, found.queues)
         unknown = {key: found.queues[key] for key, each in fates.items() if each.fate is Fate.UNKNOWN}
-        if unknown and self.unfiled_queues is None:
+        if unknown and self._unfiled.answer is None:
             self._ask(Fates(self.opened, found.log).question(unknown))
         return replace(found, queues={key: found.queues[key] for key in found.queues.keys() - unknown})
 
@@ -298,7 +298,7 @@ class Store:
     def queues(self, select: Callable[[str], bool] = lambda topic: True) -> list[Queue]:
         """Returns every queue of the selected topics, sorted by topic and queue id."""
         if not self.has_consume_queues:
-            self._unfiled.warn_of_none(self)
+            self._unfiled.warn_of_none()
             return self._scanned(self._surveyed(select))
         taken = self._snapshot(select)
         if not taken.damaged:
@@ -330,7 +330,7 @@ class Store:
                 have = f"its queues are {ids}" if ids else f"the topics are {first_names(self.topics())}"
                 raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
         else:
-            self._unfiled.warn_of_none(self)
+            self._unfiled.warn_of_none()
         for scanned in self._scanned(self._surveyed(topic.__eq__)):
             if scanned.queue_id == queue_id:
                 return scanned

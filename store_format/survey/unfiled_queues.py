@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import StoreLock
-from store_format.files.read import FileCache, files_at
+from store_format.files.read import files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
@@ -59,29 +58,14 @@ _BY_RECOVERY = "`rmqlog recover` rebuilds the files from the commitlog"
 _SEEN: dict[object, tuple[dict[QueueKey, LogQueue], int]] = {}
 
 
-class OpenStore(Protocol):
-    """The part of an open `Store` that a look at its queues needs."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def opened(self) -> Opened: ...
-    @property
-    def log(self) -> CommitLog: ...
-    @property
-    def commit_log_paths(self) -> tuple[str, ...]: ...
-    @property
-    def files(self) -> FileCache: ...
-    @property
-    def state(self) -> StoreState: ...
-    @property
-    def unfiled_queues(self) -> Unfiled | None: ...
-
-
 @dataclass(slots=True)
 class UnfiledQueues:
-    """What one open store knows about its configured queues without files; empty until the first look."""
+    """What one open store knows about its configured queues without files; empty until the first look. The
+    user's `answer` is what to do with queues of an unknown fate.
+    """
 
+    opened: Opened
+    answer: Unfiled | None = None
     _lost: dict[QueueKey, LogQueue] = field(default_factory=dict)
     # queues with messages that wait for a broker or have an unknown fate
     _open: dict[QueueKey, LogQueue] = field(default_factory=dict)
@@ -98,30 +82,30 @@ class UnfiledQueues:
     _topics: tuple[Mapping[str, KnownTopic] | None, dict[str, int]] = (None, {})
 
     def among(
-        self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
+        self, taken: Snapshot, select: Callable[[str], bool]
     ) -> tuple[dict[QueueKey, StoreError], OptionError | None]:
         """The queues of the selected topics that only a scan of the commitlog can read, with the reason, and
         the question about those of unknown fate.
 
         `taken` is the store's snapshot of these topics.
         """
-        named = [*self._configured(store, taken, select), *self._light_queues(store, taken, select)]
+        named = [*self._configured(taken, select), *self._light_queues(taken, select)]
         usable = [key for key in named if key not in taken.damaged]
         looked = [key for key in usable if key not in self._lost and not _is_whole(taken, key)]
         firsts = {key: _first_entry(taken, key) for key in looked}
         undecided = firsts.items() - self._decided
         if undecided:
-            self._look(store, taken, [key for key, _ in undecided])
+            self._look(taken, [key for key, _ in undecided])
             self._decided |= undecided | {(key, 0) for key, _ in undecided}
         if self._open:
-            self._settle(store, taken)
+            self._settle(taken)
         if blank := [key for key in looked if key not in self._lost and _ends_blank(taken, key)]:
-            self.warn(("blank", *blank), _BLANK, store.path, len(blank), _queue_names(blank))
+            self.warn(("blank", *blank), _BLANK, self.opened.path, len(blank), _queue_names(blank))
         lost = [key for key in usable if key in self._lost and not _covers(taken, key, self._lost[key])]
         unknown = {key: self._unknown[key] for key in usable if key in self._unknown}
         return (
-            {key: _lost_error(store, taken, key) for key in lost},
-            Fates(store.opened, store.log).question(unknown, is_part=not self._is_complete)
+            {key: _lost_error(self.opened, taken, key) for key in lost},
+            Fates(self.opened, taken.log).question(unknown, is_part=not self._is_complete)
             if unknown
             else None,
         )
@@ -148,13 +132,13 @@ class UnfiledQueues:
             self._told.add(about)
             _log.warning(text, *values)
 
-    def warn_of_none(self, store: OpenStore) -> None:
+    def warn_of_none(self) -> None:
         """Warns once that the store has no consume queue files at all."""
-        if not has_rocksdb_queues(store.opened):
+        if not has_rocksdb_queues(self.opened):
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
-            self.warn("none", told, store.path, _advice(store.state))
+            self.warn("none", told, self.opened.path, _advice(StoreState.of(self.opened)))
 
-    def warn_of_hidden(self, store: OpenStore, found: Mapping[QueueKey, LogQueue]) -> None:
+    def warn_of_hidden(self, found: Mapping[QueueKey, LogQueue]) -> None:
         """Warns once of queues with messages in the commitlog that no offset points to any more."""
         hiding = {
             key: queue for key, queue in found.items() if key not in self._told and queue.hides_messages
@@ -165,48 +149,46 @@ class UnfiledQueues:
                 "%s: the offsets of %d queues restart at 0 (topics deleted and created again?): %s. "
                 "Their earlier messages are not read; the consume queues do not hold them either"
             )
-            _log.warning(told, store.path, len(hiding), _queue_names(hiding))
+            _log.warning(told, self.opened.path, len(hiding), _queue_names(hiding))
 
-    def _configured(self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]) -> list[QueueKey]:
+    def _configured(self, taken: Snapshot, select: Callable[[str], bool]) -> list[QueueKey]:
         """The queues of the selected topics that topics.json names; those in the log if it is lost."""
         return [
             (topic, queue_id)
-            for topic, number in self._queue_numbers(store, taken).items()
+            for topic, number in self._queue_numbers(taken).items()
             if select(topic)
             for queue_id in range(number)
         ]
 
-    def _light_queues(
-        self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
-    ) -> list[QueueKey]:
+    def _light_queues(self, taken: Snapshot, select: Callable[[str], bool]) -> list[QueueKey]:
         """The selected light queues that messages name: topics.json names none.
 
         They are looked for if all are selected, or if nothing else that is known is, for example one by name.
         """
-        is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(store, taken, select))
-        if self._light is None and is_chosen and StoredTopics(store.opened).has_light_queues:
+        is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(taken, select))
+        if self._light is None and is_chosen and StoredTopics(self.opened).has_light_queues:
             with suppress(StorePermissionError):  # a read of messages raises it; views do not need the file
-                found, _ = _queues_in_windows(store, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
+                found, _ = _queues_in_windows(self.opened, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
                 self._light = tuple(
                     key
                     for key, queue in found.items()
-                    if can_be_queue(*key) and not _is_misspelt(store, queue)
+                    if can_be_queue(*key) and not _is_misspelt(self.opened, taken.log, queue)
                 )
         return [key for key in self._light or () if select(key[0])]
 
-    def _queue_numbers(self, store: OpenStore, taken: Snapshot) -> dict[str, int]:
+    def _queue_numbers(self, taken: Snapshot) -> dict[str, int]:
         topics: Mapping[str, KnownTopic] | None = {}
         with suppress(StoreError, OSError):  # a read that needs the file raises the error
-            topics = known_topics(store.opened)
+            topics = known_topics(self.opened)
         if topics is not None and topics is self._topics[0]:
             return self._topics[1]
         if topics is None:
             numbers: dict[str, int] = {}
-            for topic, queue_id in sorted(_queues_in_windows(store, taken, None, _WINDOW_SIZE)[0]):
+            for topic, queue_id in sorted(_queues_in_windows(self.opened, taken, None, _WINDOW_SIZE)[0]):
                 numbers[topic] = queue_id + 1
         else:
             numbers = {topic: len(each.queue_ids) for topic, each in topics.items()}
-            numbers |= StoredTopics(store.opened).missing(topics)
+            numbers |= StoredTopics(self.opened).missing(topics)
         numbers = {
             topic: number
             for topic, number in numbers.items()
@@ -215,34 +197,36 @@ class UnfiledQueues:
         self._topics = (topics, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
-    def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
+    def _look(self, taken: Snapshot, undecided: list[QueueKey]) -> None:
         """Looks for the undecided queues in the log."""
-        topics = {*self._queue_numbers(store, taken), *(topic for topic, _ in self._light or ())}
+        topics = {*self._queue_numbers(taken), *(topic for topic, _ in self._light or ())}
         firsts = sorted(filter(None, {_first_message(taken, key) for key in undecided}))[:_PLACES_MAX]
-        found, self._is_complete = _queues_in_windows(store, taken, frozenset(topics), _WINDOW_SIZE, firsts)
+        found, self._is_complete = _queues_in_windows(
+            self.opened, taken, frozenset(topics), _WINDOW_SIZE, firsts
+        )
         self._seen |= found
         seen, unfiled = self._seen, {key for key in undecided if not _has_entries(taken, key)}
         if not self._is_complete and (
-            any(_had_messages(taken, key) for key in unfiled) or _consumed_queues(store) & unfiled
+            any(_had_messages(taken, key) for key in unfiled) or _consumed_queues(self.opened) & unfiled
         ):
-            seen |= _queues_in_windows(store, taken, frozenset(topic for topic, _ in unfiled), None)[0]
+            seen |= _queues_in_windows(self.opened, taken, frozenset(topic for topic, _ in unfiled), None)[0]
         elif not self._is_complete:
             missed = [key for key in undecided if key not in seen and not is_system_topic(key[0])]
-            missed = [key for key in missed if not _has_files_now(store.opened, key)]
+            missed = [key for key in missed if not _has_files_now(self.opened, key)]
             told = (
                 "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d "
                 "MiB of the commitlog were checked; they hold no message of these queues. `rmqlog verify` "
                 "checks the whole commitlog"
             )
             if missed:
-                _log.warning(told, store.path, len(missed), _queue_names(missed), _WINDOW_SIZE >> 20)
+                _log.warning(told, self.opened.path, len(missed), _queue_names(missed), _WINDOW_SIZE >> 20)
         self._open |= {key: seen[key] for key in undecided if key in seen}
 
-    def _settle(self, store: OpenStore, taken: Snapshot) -> None:
+    def _settle(self, taken: Snapshot) -> None:
         """Decides what became of the messages of the open queues."""
         if any(queue.epochs[-1][0] >= self._dispatched for queue in self._open.values()):
             # found first: messages dispatched before that have their files now
-            self._dispatched = _dispatched(store, taken)
+            self._dispatched = _dispatched(self.opened, taken)
         short = {
             key: queue
             for key, queue in self._open.items()
@@ -250,22 +234,22 @@ class UnfiledQueues:
         }
         if short:  # The log was read after the snapshot: a commit in between is not missing.
             topics = {topic for topic, _ in short}
-            now = Snapshot.take(store.opened, store.log.relisted(), taken.state, topics.__contains__)
+            now = Snapshot.take(self.opened, taken.log.relisted(), taken.state, topics.__contains__)
             short = {key: queue for key, queue in short.items() if not _covers(now, key, queue)}
         filed = {
             key
             for key, queue in self._open.items()
-            if _covers(taken, key, queue) or _has_files_now(store.opened, key)
+            if _covers(taken, key, queue) or _has_files_now(self.opened, key)
         }
         self._open = {key: queue for key, queue in self._open.items() if key not in filed}
         self.look_again_for(filed)  # their files may be lost again
         empty = {key: queue for key, queue in short.items() if not _has_entries(taken, key)}
-        fates = Fates(store.opened, taken.log).decide({**self._open, **empty}, self._seen, self._dispatched)
+        fates = Fates(self.opened, taken.log).decide({**self._open, **empty}, self._seen, self._dispatched)
         fate = {key: each.fate for key, each in fates.items()}
         self._deleted |= {key: self._seen[key].last for key in fate if fate[key] is Fate.DELETED}
         short = {key: queue for key, queue in short.items() if fate.get(key) is not Fate.DELETED}
-        if store.unfiled_queues is not None:
-            answer = Fate.LOST if store.unfiled_queues == "read" else Fate.DELETED
+        if self.answer is not None:
+            answer = Fate.LOST if self.answer == "read" else Fate.DELETED
             fate |= {key: answer for key, each in fate.items() if each is Fate.UNKNOWN}
         lost, waiting, self._unknown = (
             {key: queue for key, queue in self._open.items() if fate[key] is each}
@@ -273,11 +257,10 @@ class UnfiledQueues:
         )
         self._open = waiting | self._unknown
         self._lost |= lost | short
-        self._warn(store, taken, lost, short, waiting)
+        self._warn(taken, lost, short, waiting)
 
     def _warn(
         self,
-        store: OpenStore,
         taken: Snapshot,
         lost: dict[QueueKey, LogQueue],
         short: dict[QueueKey, LogQueue],
@@ -289,23 +272,23 @@ class UnfiledQueues:
                 "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. "
                 "These queues are read by a scan of the commitlog"
             )
-            _log.warning(told, store.path, len(short), _queue_names(short))
+            _log.warning(told, self.opened.path, len(short), _queue_names(short))
         told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. %s"
-        if waiting and _is_overdue(store.log, waiting.values()):
+        if waiting and _is_overdue(taken.log, waiting.values()):
             why = "The running broker has not dispatched these messages yet; they are read once it has"
-            self.warn("waiting", told, store.path, len(waiting), _queue_names(waiting), why)
+            self.warn("waiting", told, self.opened.path, len(waiting), _queue_names(waiting), why)
         if lost:
             rebuilt = (
                 _BY_RECOVERY if all(is_light_queue(topic) for topic, _ in lost) else _advice(taken.state)
             )
             how = f"These queues are read by a scan of the commitlog. {rebuilt}"
-            _log.warning(told, store.path, len(lost), _queue_names(lost), how)
+            _log.warning(told, self.opened.path, len(lost), _queue_names(lost), how)
 
 
-def _is_misspelt(store: OpenStore, queue: LogQueue) -> bool:
+def _is_misspelt(opened: Opened, log: CommitLog, queue: LogQueue) -> bool:
     """Whether a flipped bit gave a light queue its name: a similar one has an entry for its message."""
     physical, offset, _ = queue.epochs[0]
-    known = Contradictions(store.opened, store.log)
+    known = Contradictions(opened, log)
     return bool(known.of_topic((queue.topic, queue.queue_id), np.array([offset]), np.array([physical])))
 
 
@@ -320,8 +303,8 @@ def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
     )
 
 
-def _lost_error(store: OpenStore, taken: Snapshot, key: QueueKey) -> StoreError:
-    directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
+def _lost_error(opened: Opened, taken: Snapshot, key: QueueKey) -> StoreError:
+    directory = f"{opened.path}/consumequeue/{key[0]}/{key[1]}"
     if _lacks_entries(taken, key):
         there = taken.queues[key]
         found = f"entries for offsets {there.min_offset} to {there.max_offset}"
@@ -414,7 +397,7 @@ def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
     return taken.state is StoreState.LIVE or there.max_offset >= queue.epochs[-1][2] or newest >= queue.last
 
 
-def _dispatched(store: OpenStore, taken: Snapshot) -> int:
+def _dispatched(opened: Opened, taken: Snapshot) -> int:
     """The physical offset before which a broker has dispatched all messages.
 
     That is the newest message in a consume queue. No limit without a broker. A writer of this project that
@@ -422,12 +405,12 @@ def _dispatched(store: OpenStore, taken: Snapshot) -> int:
     """
     if (
         taken.state is not StoreState.LIVE
-        or StoreLock.own_holder(f"{store.path}/lock") is not None
-        or store.state is not StoreState.LIVE
+        or StoreLock.own_holder(f"{opened.path}/lock") is not None
+        or StoreState.of(opened) is not StoreState.LIVE
     ):
         return OFFSET_MAX
     queues = Snapshot.take(
-        store.opened, store.log.relisted(), taken.state, lambda topic: True, lambda error: None
+        opened, taken.log.relisted(), taken.state, lambda topic: True, lambda error: None
     ).queues.values()
     ends = (
         queue.bounds
@@ -457,10 +440,10 @@ def _has_files_now(opened: Opened, key: QueueKey) -> bool:
         return True
 
 
-def _consumed_queues(store: OpenStore) -> set[QueueKey]:
+def _consumed_queues(opened: Opened) -> set[QueueKey]:
     """Queues of which a group has consumed messages, perhaps before their topic was deleted."""
     try:
-        offsets = read_committed(store.opened).offsets
+        offsets = read_committed(opened).offsets
     except (StoreError, OSError):
         return set()
     return {
@@ -476,7 +459,7 @@ def _consumed_queues(store: OpenStore) -> set[QueueKey]:
 
 
 def _queues_in_windows(
-    store: OpenStore,
+    opened: Opened,
     taken: Snapshot,
     topics: frozenset[str] | None,
     window: int | None,
@@ -487,25 +470,25 @@ def _queues_in_windows(
     `topics` with LMQ_PREFIX are all light queues, and None all topics. `window` is the number of bytes read
     at each end, and before each of the ascending physical offsets `firsts`; None reads the whole log.
     """
-    before = CommitState.read(store.opened)
+    before = CommitState.read(opened)
     stop = taken.log_end if before.base is None else before.base
-    found = _queues_in(store, taken, topics, window, stop, firsts)
-    if CommitState.read(store.opened) == before:
+    found = _queues_in(opened, taken, topics, window, stop, firsts)
+    if CommitState.read(opened) == before:
         return found
     # a commit made progress meanwhile: only what was complete before
-    return _queues_in(store, taken, topics, window, CommitState.committed_end(store.opened), firsts)
+    return _queues_in(opened, taken, topics, window, CommitState.committed_end(opened), firsts)
 
 
 def _queues_in(
-    store: OpenStore,
+    opened: Opened,
     taken: Snapshot,
     topics: frozenset[str] | None,
     window: int | None,
     stop: int | None,
     firsts: Sequence[int],
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
-    log = CommitLog.open(store.commit_log_paths, store.files)
-    is_live, begins = taken.state is StoreState.LIVE, GivenUp.known(store.opened).queue_begins
+    log = CommitLog.open(taken.log.directories, taken.log.cache)
+    is_live, begins = taken.state is StoreState.LIVE, GivenUp.known(opened).queue_begins
     high = log.stop if stop is None else stop
     if window is None:
         return LogQueues.of(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True
