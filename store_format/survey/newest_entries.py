@@ -115,10 +115,15 @@ def recovered_queues(
         key for key, queue in kept.items() if _has_other_entries(queue, before.get(key), readable.offset)
     ]
     _warn_once(opened, log, _OTHERS, others)
+
+    def start(there: QueueRange | None) -> int:
+        stops = [stop for _, stop in filing().ends.values()] if _goes_on(there, readable.offset) else []
+        return max([end.start, *(stop for stop in stops if stop <= readable.offset)])
+
     misfiled = [
         key
         for key, found in missing.items()
-        if key in kept and _is_misfiled(kept[key], before.get(key), found, end.start)
+        if key in kept and _is_misfiled(kept[key], there := before.get(key), found, start(there))
     ]
     _warn_once(opened, log, _MISFILED, misfiled)
     return kept, damaged
@@ -214,6 +219,19 @@ def _has_other_entries(queue: QueueRange, before: QueueRange | None, end: int) -
     is_other &= is_in_log
     is_other[: len(made)] &= units["physical_offset"][: len(made)] != made[: len(units)]
     return bool(is_other.any())
+
+
+def _goes_on(queue: QueueRange | None, log_end: int) -> bool:
+    """Whether entries of the queue lead behind the log's end. Then a broker that starts files only what is
+    behind the messages of all queues (ConsumeQueue.putMessagePositionInfo, truncateDirtyLogicFiles).
+    """
+    there = None if queue is None or queue.is_batch else queue.bounds
+    run = None if there is None else file_run(there.directory, CQ_UNIT.itemsize)
+    if there is None or run is None or there.unit_stop * CQ_UNIT.itemsize >= run.last_file + run.file_size:
+        return False
+    with there.open() as files:
+        unit = files.read(there.unit_stop, there.unit_stop + 1)
+    return bool(message_mask(unit)[0] and unit["physical_offset"][0] >= log_end)
 
 
 def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MissingEntries, start: int) -> bool:

@@ -27,6 +27,7 @@ from store_format.survey.log_end import LogEnd
 from store_format.survey.scan import LogScan
 from tests.support import goldens, oracle
 from tests.support.entries import made_entries
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.referee.made import BrokerStore
@@ -385,6 +386,21 @@ def test_messages_that_a_broker_does_not_file_at_their_offsets_are_named(
     assert len(MessageStore.open(str(root)).queue("B", 0).to_table()) == 2
     (warning,) = caplog.messages
     assert "does not file all messages of 1 consume queues at their queue offsets: B-0" in warning
+
+
+@pytest.mark.parametrize(("topics", "warnings"), [("BAB", 0), ("BBA", 1)])
+def test_messages_behind_an_entry_that_leads_behind_the_log_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, topics: str, warnings: int
+) -> None:
+    """A broker cuts the queue there, and files only messages behind those of all queues."""
+    store = BrokerStore(tmp_path)
+    for topic in topics:
+        store.put(topic)
+    root = store.write(crashed=True)
+    overwrite(root / f"consumequeue/B/0/{0:020}", 21, b"\x04")
+    assert len(MessageStore.open(str(root)).queue("B", 0).to_table()) == 2
+    text = "does not file all messages of 1 consume queues at their queue offsets: B-0"
+    assert [text in each for each in caplog.messages] == [True] * warnings
 
 
 @pytest.mark.parametrize("entries", [0, 1])
