@@ -44,6 +44,16 @@ def merged_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def consecutive(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The ranges [start, stop) of numbers in ascending ones.
+
+    >>> consecutive(np.array([3, 4, 7]))
+    [(3, 5), (7, 8)]
+    """
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+
+
 def gather_units(
     buffer: NDArray[np.uint8], positions: NDArray[np.int64], layout: np.dtype[Any]
 ) -> NDArray[Any]:

@@ -19,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import consecutive
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS, LAYOUTS, QueueKind
 from store_format.consumequeue.slices import QueueRange
@@ -384,8 +385,7 @@ def _copy(
     for low, high in source.chunks(start, stop):
         units = source.read(low, high)
         rows = np.flatnonzero((units["size"] != 0) & chosen(units, low))
-        for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []:
-            first, end = int(run[0]), int(run[-1]) + 1
+        for first, end in consecutive(rows):
             _write(opened, target, low + first + shift, units[first:end], files)
 
 

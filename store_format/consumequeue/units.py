@@ -42,6 +42,7 @@ from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
+    StoreError,
     StoreNotFoundError,
     StorePermissionError,
 )
@@ -482,6 +483,27 @@ def list_queues(
                 continue
             for queue_id, path in sorted((int(name), path) for name, path in found):
                 yield FiledQueue(topic, queue_id, path, kind)
+
+
+def stored_bounds(
+    opened: Opened,
+    commit_log_min: int,
+    select: Callable[[str], bool] = lambda _: True,
+    refused: Callable[[StoreError], object] = refuse,
+    *,
+    scan: bool = False,
+) -> Iterator[QueueBounds]:
+    """The `FiledQueue.bounds` of the selected queues that have files. `refused` is called as by
+    `list_queues`, and for queues whose files do not fit together.
+    """
+    for filed in list_queues(opened, select, refused):
+        try:
+            bounds = filed.bounds(commit_log_min, scan=scan)
+        except StoreError as error:
+            refused(error)
+            continue
+        if bounds is not None:
+            yield bounds
 
 
 _BLOCK_SIZE = 4096

@@ -29,9 +29,9 @@ from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import Claims, Filing, find_entries
-from store_format.consumequeue.files import FOLDERS, QueueBounds, QueueKind, can_be_queue, has_rocksdb_queues
+from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, has_rocksdb_queues
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import FiledQueue, list_queues
+from store_format.consumequeue.units import FiledQueue, list_queues, stored_bounds
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import files_at
@@ -336,11 +336,10 @@ class Fates:
         """The physical offset behind the newest entry of all queues, if the messages behind it include the
         next one of a queue with files: the broker was killed before it filed them. Else OFFSET_MAX.
         """
-        queues = list[QueueBounds]()
-        for queue in StoredTopics(self.opened).filed_queues(lambda _: True):
-            with suppress(StoreError):
-                bounds = queue.bounds(self.log.min_offset)
-                queues += [bounds] if bounds is not None and bounds.has_entries else []
+        queues = []
+        with suppress(StoreError):  # who needs the directory raises the error
+            every = stored_bounds(self.opened, self.log.min_offset, refused=lambda _: None)
+            queues = [queue for queue in every if queue.has_entries]
         ends, stop = Filing.behind(queues).ends, max(Filing.behind(queues).start - 1, self.log.min_offset)
         for run in self.log.runs(stop, stop + _TAIL_SIZE):
             found = find_entries(locate(self.log.refs_of(run), verify_crc=False)[0])

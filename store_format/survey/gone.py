@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import within_ranges
+from store_format.arrays.ranges import consecutive, within_ranges
 from store_format.bookkeeping.journal import Abort, Journal, StoreState
 from store_format.bookkeeping.ledger import GivenUp, Ledger, LedgerEntry
 from store_format.commitlog.log import CommitLog, first_byte, written_stop
@@ -33,7 +33,13 @@ from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Filing
 from store_format.consumequeue.files import QueueBounds, has_rocksdb_queues
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import first_unit_from, list_queues, pre_blank_mask, read_units
+from store_format.consumequeue.units import (
+    first_unit_from,
+    list_queues,
+    pre_blank_mask,
+    read_units,
+    stored_bounds,
+)
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.paths import StoreFile, refuse
@@ -116,16 +122,8 @@ class QueueProofs:
 
         Calls `refused`, which by default raises, for queues whose files do not fit together.
         """
-        found = []
-        for queue in list_queues(self.opened, lambda _: True, refused):
-            try:
-                bounds = queue.bounds(self.log.min_offset, scan=scan)
-            except StoreError as error:
-                refused(error)
-                continue
-            if bounds is not None and (scan or bounds.last_physical_offset >= 0):
-                found.append(bounds)
-        return found
+        found = stored_bounds(self.opened, self.log.min_offset, refused=refused, scan=scan)
+        return [bounds for bounds in found if scan or bounds.last_physical_offset >= 0]
 
     def filing(self, state: StoreState, start: int | None = None) -> Filing:
         """What a broker that starts files behind the queues of a store. Of one that is in use only the
@@ -275,7 +273,7 @@ class QueueProofs:
         for key, queue in files.items():
             low = queue.min_offset if queue.commit_log_min else queue.first_file // queue.unit_size
             offsets[key] = (low, queue.max_offset)
-        found = []
+        found = list[Gone]()
         for topic, queue_id, first, stop in noted.within(offsets).messages:
             units = read_units(files[topic, queue_id], first, stop)
             blank, zeros = (
@@ -286,8 +284,7 @@ class QueueProofs:
                 found_in_log = entries_of(self.log, [(whole, zeros.astype(np.int64))]).get((topic, queue_id))
                 there = () if found_in_log is None else found_in_log.queue_offsets
                 blank = np.union1d(blank, np.setdiff1d(zeros, there))
-            for run in np.split(blank, np.flatnonzero(np.diff(blank) != 1) + 1) if len(blank) else []:
-                found.append(Gone(topic, queue_id, int(run[0]), int(run[-1]) + 1))
+            found += [Gone(topic, queue_id, *run) for run in consecutive(blank)]
         return found
 
     def find_gone(self, state: StoreState) -> list[Gone]:
@@ -327,12 +324,11 @@ class QueueProofs:
             damaged = within_ranges(part.rows["physical"], [each.range for each in part.damage])
             for key, rows in by_queue(part.queues, part.rows[~damaged]):
                 there.setdefault(key, []).append(rows["offset"].astype(np.int64))
-        lost = []
+        lost = list[Gone]()
         for topic, queue_id, first, end in entry.queues:
             found = np.concatenate([np.empty(0, np.int64), *there.get((topic, queue_id), ())])
             gone = np.setdiff1d(np.arange(first, end), found)
-            for run in np.split(gone, np.flatnonzero(np.diff(gone) != 1) + 1) if len(gone) else ():
-                lost.append(Gone(topic, queue_id, int(run[0]), int(run[-1]) + 1))
+            lost += [Gone(topic, queue_id, *run) for run in consecutive(gone)]
         return sorted(lost, key=lambda each: each.key)
 
     @staticmethod

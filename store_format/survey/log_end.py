@@ -68,7 +68,7 @@ from store_format.commitlog.log import CommitLog, written_stop
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run
-from store_format.consumequeue.units import FiledQueue, first_unit_from, list_queues
+from store_format.consumequeue.units import FiledQueue, first_unit_from, stored_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
@@ -82,6 +82,7 @@ from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.fates import LogQueue
+from store_format.survey.scan import LogScan, by_queue
 
 _log = logging.getLogger(__name__)
 
@@ -366,10 +367,9 @@ def _is_in_place(opened: Opened, log: CommitLog, start: int, stop: int) -> bool:
 def _sizes_by_entries(opened: Opened, log: CommitLog, start: int, stop: int) -> dict[int, int]:
     """The sizes of the messages in [start, stop) to which entries of consume queues lead."""
     found: dict[int, int] = {}
-    for filed in list_queues(opened, lambda _: True, lambda _: None):
+    for queue in stored_bounds(opened, log.min_offset, refused=lambda _: None):
         with suppress(StoreError):
-            queue = filed.bounds(log.min_offset)
-            if queue is None or queue.last_physical_offset < start:
+            if queue.last_physical_offset < start:
                 continue
             with queue.open() as files:
                 first = first_unit_from(files, queue, start, queue.unit_start)
@@ -382,11 +382,10 @@ def _sizes_by_entries(opened: Opened, log: CommitLog, start: int, stop: int) -> 
 def _max_offsets(log: CommitLog, end: LogEnd) -> dict[QueueKey, int]:
     """The offset after the last message of each queue, among the messages that recovery scans."""
     known: dict[QueueKey, LogQueue] = {}
-    for run in log.runs(end.scan_start, end.offset):
-        found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
-        for number in np.unique(found.key).tolist():
-            queue = known.setdefault(found.keys[number], LogQueue(*found.keys[number]))
-            queue.add(found.claims(found.key == number))
+    scan = LogScan(None, index=False, places_only=True)
+    for part in scan.parts(log, end.scan_start, end.offset):
+        for key, rows in by_queue(part.queues, part.rows):
+            known.setdefault(key, LogQueue(*key)).add(rows)
     return {key: queue.max_offset for key, queue in known.items()}
 
 

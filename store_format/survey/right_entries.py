@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,14 +21,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import gather_units, merged_ranges
+from store_format.arrays.ranges import consecutive, gather_units, merged_ranges
 from store_format.bookkeeping.journal import Abort
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.dispatch import MissingEntries, find_entries
 from store_format.consumequeue.files import DISORDER, can_be_queue
 from store_format.consumequeue.slices import QueueRange, QueueSlice
-from store_format.consumequeue.units import FiledQueue, list_queues, read_units
+from store_format.consumequeue.units import FiledQueue, list_queues, read_units, stored_bounds
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
@@ -311,7 +311,7 @@ def are_holes(log: CommitLog, queue: QueueRange, offsets: _Ints) -> NDArray[np.b
     power loss leaves, counts one place too many (ConsumeQueue.truncateDirtyLogicFiles).
     """
     found = np.zeros(len(offsets), bool)
-    for start, stop in _runs(offsets) if len(offsets) else ():
+    for start, stop in consecutive(offsets):
         before, behind = _beside(log, queue.piece(start, stop))
         if before is not None and behind is not None and before < behind:
             steps = log.walk(before, behind, verify_crc=True, resync=True)
@@ -357,12 +357,6 @@ def longest_ascent(values: _Ints) -> NDArray[np.intp]:
     return np.array(chain[::-1])
 
 
-def _runs(offsets: _Ints) -> Iterator[tuple[int, int]]:
-    """[start, stop) of the consecutive numbers in ascending ones."""
-    for run in np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1):
-        yield int(run[0]), int(run[-1]) + 1
-
-
 # ---- what the log says -------------------------------------------------------------------------------------
 
 
@@ -373,7 +367,7 @@ def entries_of(
     queue once.
     """
     offsets = {(queue.topic, queue.queue_id): mine for queue, mine in wanted}
-    runs = [queue.piece(*run) for queue, mine in wanted for run in _runs(mine)]
+    runs = [queue.piece(*run) for queue, mine in wanted for run in consecutive(mine)]
     places = (_stretch(log, run) for run in runs)
     stretches = merged_ranges((start, min(stop, log_stop)) for start, stop in places)
 
@@ -478,18 +472,16 @@ def shown_delays(opened: Opened, log: CommitLog) -> dict[int, int]:
     shows another one: the most frequent counts, of several the least.
     """
     found: dict[int, int] = {}
-    for queue in list_queues(opened, SCHEDULE_TOPIC.__eq__, lambda _: None):
+    for queue in stored_bounds(opened, log.min_offset, SCHEDULE_TOPIC.__eq__, lambda _: None):
         with suppress(StoreError, OSError):  # a queue that cannot be read shows nothing
-            bounds = queue.bounds(log.min_offset)
-            start, stop = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
-            start = max(start, stop - _NEIGHBOURS)
-            units = [] if bounds is None else read_units(bounds, start, stop).tolist()
+            start = max(queue.min_offset, queue.max_offset - _NEIGHBOURS)
+            units = read_units(queue, start, queue.max_offset).tolist()
             delays = [
                 delay
                 for offset, (physical, size, code) in enumerate(units, start)
                 if code > 0
                 and queue.queue_id < _LEVELS_MAX
-                and is_own(log, queue.key, offset, (physical, size))
+                and is_own(log, (queue.topic, queue.queue_id), offset, (physical, size))
                 and 0 <= (delay := code - log.store_timestamp_at(physical)) <= OFFSET_MAX
             ]
             ranked = sorted(delays, key=lambda each: (delays.count(each), -each))
