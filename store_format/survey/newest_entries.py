@@ -337,9 +337,6 @@ def _with_tail(
             continue
         kind: QueueKind = "batch" if found.units.dtype == BATCH_CQ_UNIT else "simple"
         queue = queues.get(key) or QueueRange(*key, 0, 0, None, kind=kind)
-        if queue.bounds is None:
-            kept = found.units["physical_offset"] >= tail.broker_start
-            found = MissingEntries(found.queue_offsets[kept], found.units[kept])
         end, is_filled = queue.max_offset, _is_filled(queue)
         queue, entries = _without_cut(log, tail, queue, found) if is_filled else (queue, found)
         entries = without_far(queue, entries, log.cache.said)
@@ -371,19 +368,18 @@ def _missing_from_tail(
 
     def floor(key: QueueKey) -> tuple[int, int]:
         queue, start = queues.get(key), doubtful.get(key)
-        if queue is None:
-            return 0, -1
-        first = queue.min_offset if _is_filled(queue) else queue.max_offset
-        first = 0 if _is_filled(queue) and start is not None and start <= log.min_offset else first
-        last = -1 if queue.bounds is None else queue.bounds.last_physical_offset
-        if queue.bounds is not None and not _is_filled(queue):  # its entries all lead behind the log's end
-            last = max(last, filing().firsts.get(key, 0) - 1)
-        return first, last if start is None else start - 1
+        if queue is None or queue.bounds is None:
+            return 0, tail.broker_start - 1
+        last = queue.bounds.last_physical_offset if start is None else start - 1
+        if queue.max_offset == queue.min_offset:  # its entries all lead behind the log's end
+            return queue.max_offset, max(last, filing().firsts.get(key, 0) - 1)
+        is_whole = start is not None and start <= log.min_offset
+        return queue.max_offset if queue.is_batch else 0 if is_whole else queue.min_offset, last
 
     batch_topics = frozenset(topic for (topic, _), queue in queues.items() if queue.is_batch)
     scan = LogScan(batch_topics, delay_levels_ms, index=False, floor=floor)
     found, damage = scan.entries_between(log, [(tail.start, tail.stop)], hidden=tail.hidden, filing=filing)
-    damaged = merged_ranges((each.file.start + each.start, each.file.start + each.stop) for each in damage)
+    damaged = merged_ranges(each.range for each in damage)
     if (size := sum(stop - start for start, stop in damaged)) > tail.damage_bytes:
         told = (
             "commitlog %d to %d: %d bytes are damaged or missing; messages there have no consume queue entry"
