@@ -211,12 +211,12 @@ def _with_proved_geometry(settings: StoreSettings, path: str) -> StoreSettings:
 
 
 def _queue_file_size(opened: Opened) -> int | None:
-    """The length of one consume queue file; None without one."""
+    """The length of one consume queue file of whole entries; None without one."""
     looked = 0
     for _, topic_path in opened.files.directories(f"{opened.path}/consumequeue"):
         for _, path in files_at(topic_path).directories(topic_path):
             files = files_at(path).store_files(path, irregular=lambda _: None)
-            if files and files[0].size:
+            if files and files[0].size and not files[0].size % CQ_UNIT.itemsize:
                 return files[0].size
             looked += 1
             if looked >= _FALLBACK_MAX:

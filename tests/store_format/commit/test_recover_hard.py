@@ -352,3 +352,17 @@ def test_a_short_file_is_extended_once_its_cut_message_is_gone(tmp_path: Path, f
         recover(str(target)).apply()
         assert found(target) == wanted, at
     assert kills > 10
+
+
+def test_a_queue_file_that_was_cut_within_an_entry_shows_no_size(tmp_path: Path) -> None:
+    """It is the only one; a broker's files have whole entries (getMappedFileSizeConsumeQueue)."""
+    store = BrokerStore(tmp_path / "store")
+    store.put("A")
+    root = store.write()
+    [path] = (root / "consumequeue/A/0").iterdir()
+    whole = path.read_bytes()
+    os.truncate(path, 17)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"mappedFileSizeConsumeQueue={len(whole)}")
+    recover(str(root), broker_conf=str(conf)).apply()
+    assert path.read_bytes() == whole

@@ -21,6 +21,7 @@ from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import stage_messages
 from store_format.layouts import OFFSET_MAX
+from store_format.metadata.read import BrokerConf
 from tests.interop.referee import Pulled, QueueKey, Verdict, body_of
 from tests.support import oracle
 from tests.support.oracle import Message
@@ -420,6 +421,7 @@ def _written(case: Case, copy: Path, answer: Answer) -> Answer:
     options = CommitOptions(
         clock=lambda: 1_700_000_300_000, new_topics={"A": 2, "New": 1}, sync=False,
         log_directories=tuple(_logs(case, copy)), settings=settings_from(case.conf),
+        conf=BrokerConf.of(dict(case.conf), "broker.conf"),
     )  # fmt: skip
     commit(str(copy), [stage_messages(str(copy), columns_of(messages), options)], options=options)
     return replace(answer, text="written")

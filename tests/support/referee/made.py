@@ -153,7 +153,7 @@ class BrokerStore:
 
     @property
     def lacks_queues(self) -> bool:
-        """Whether a queue has messages, and none of them was dispatched."""
+        """Whether a queue has messages and no files: none of them was dispatched, or it was deleted."""
         return not {(each.topic, each.queue_id) for each in self.messages} <= {*self.entries, *self.batches}
 
     # ---- dispatch: ConsumeQueue.putMessagePositionInfo ----------------------------------------------------
