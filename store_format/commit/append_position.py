@@ -47,8 +47,7 @@ from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 from store_format.survey.fates import Fates, StoredTopics
 from store_format.survey.gone import QueueProofs
-from store_format.survey.newest_entries import TAIL_SIZE, judged_queues
-from store_format.survey.right_entries import lacks_entry
+from store_format.survey.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -259,11 +258,11 @@ def _look(held: LockedStore, end: WriterEnd, topic: str, queue_id: int) -> _Look
         return _Looked(None)
     key = (topic, queue_id)
     queue = QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds)
-    judged, wrong = judged_queues(held.opened, log, {key: queue}, lambda: end.offset)
-    bounds = judged[key].bounds or bounds
+    queue, is_wrong = Snapshot.judged(held.opened, log, queue, end.offset)
+    bounds = queue.bounds or bounds
     has_more, has_entries = _behind(bounds, end.offset)
     first = max(bounds.unit_start, bounds.unit_stop - _NEWEST if ours == bounds.max_offset else 0)
-    return _Looked(bounds, has_more, bool(wrong) or has_entries, _has_bad_entries(bounds, first))
+    return _Looked(bounds, has_more, is_wrong or has_entries, _has_bad_entries(bounds, first))
 
 
 def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
@@ -339,8 +338,8 @@ def _doubtful_from(
         starts += _short_of_ledger(held, end)
     filed = max((each.bounds.last_physical_offset for each in looked.values() if each.bounds), default=-1)
     # all that shows lost entries
-    if filed != end.last_offset and lacks_entry(held.opened, held.log, end.last_offset, filed):
-        starts.append(_message_from(held.log, max(end.offset - TAIL_SIZE, first), end.offset))
+    if filed != end.last_offset and QueueProofs(held.opened, held.log).lacks_entry(end.last_offset, filed):
+        starts.append(_message_from(held.log, max(end.offset - QueueProofs.TAIL_SIZE, first), end.offset))
     for queue, each in looked.items():
         if each.has_bad:
             note = note or _read_note(held)

@@ -46,8 +46,9 @@ from store_format.survey.fates import (
     StoredTopics,
     Unfiled,
 )
+from store_format.survey.gone import QueueProofs
 from store_format.survey.queues import ComparedQueue, QueueComparison, StoredQueue
-from store_format.survey.right_entries import Contradictions, leads_to_own, shown_delays
+from store_format.survey.right_entries import Contradictions, LogEntries
 from store_format.survey.scan import LogScan
 
 _log = logging.getLogger(__name__)
@@ -242,7 +243,7 @@ class LogComparison:
             return False
         before = queue.stored.read(first - 1, first)
         is_known = not message_mask(before)[0] or before["physical_offset"][0] < self.log.min_offset
-        is_known = is_known or leads_to_own(self.log, queue.key, np.array([first - 1]), before)[0]
+        is_known = is_known or LogEntries(self.log).leads_to_own(queue.key, np.array([first - 1]), before)[0]
         end, _ = self.filing.ends.get(queue.key, (first, -1))  # a broker ends it at an entry of zeros
         return end < first or not (valid_units(before)[0] and is_known)
 
@@ -273,7 +274,7 @@ class LogComparison:
             tag_keys = indexes_tags(source, self.log, index)
         levels = options.delay_levels_ms
         if levels is None:
-            self.delays = shown_delays(source, self.log)
+            self.delays = QueueProofs(source, self.log).shown_delays()
             default, count = DELAY_LEVELS_MS, max(len(DELAY_LEVELS_MS), *self.delays, 0)
             levels = tuple(self.delays.get(n + 1, default[min(n, len(default) - 1)]) for n in range(count))
         return LogScan(batch_topics(source), levels, options.index, tag_keys, self.written is None)

@@ -39,9 +39,8 @@ from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.fates import StoredTopics
-from store_format.survey.log_end import entries_of_run
 from store_format.survey.queues import ComparedQueue, StoredQueue
-from store_format.survey.right_entries import are_holes, place_of_message, shown_record
+from store_format.survey.right_entries import LogEntries
 
 _CHUNK = 1 << 16  # units
 
@@ -126,7 +125,7 @@ def _are_holes(queue: ComparedQueue, log: CommitLog) -> bool:
     if bounds is None:
         return False
     there = QueueRange(*queue.key, bounds.min_offset, bounds.max_offset, bounds)
-    return bool(are_holes(log, there, np.concatenate(offsets)).all())
+    return bool(LogEntries(log).are_holes(there, np.concatenate(offsets)).all())
 
 
 def _behind_end(
@@ -147,19 +146,13 @@ def _behind_end(
             break
         for row in rows:
             physical = int(units["physical_offset"][row])
-            places = _places_of_message(log, physical)
+            places = LogEntries(log).places_at(physical)
             is_filed = places and all(_is_filed(compared.get(key)) for key, _ in places)
             if physical < log.min_offset or (is_filed and (queue.key, low + row) not in places):
                 first, count = low + row if first is None else first, count + 1
             else:
                 first, count = None, 0
     return first, count
-
-
-def _places_of_message(log: CommitLog, physical: int) -> set[tuple[QueueKey, int]]:
-    """The queues and queue offsets of the whole message that begins at the physical offset; () without it."""
-    runs = log.runs(physical, physical + 1) if log.has_message_at(physical) else ()
-    return {each[:2] for run in runs for each in entries_of_run(log, run, verify_crc=True)}
 
 
 def _is_filed(queue: ComparedQueue | None) -> bool:
@@ -196,8 +189,10 @@ def _batch_records(stored: StoredQueue, log: CommitLog, log_stop: int) -> int:
         units = stored.read(low, high)
         units = units[valid_batch_units(units) & (units["physical_offset"] < log_stop)]
         for base, *place in units[["base_offset", "physical_offset", "size"]].tolist():
-            if place_of_message(log, place[0]) is None:
-                count += shown_record(log, key, base, (place[0], place[1]), claims=True) is not None
+            if LogEntries(log).message_at(place[0]) is None:
+                count += (
+                    LogEntries(log).shown_record(key, base, (place[0], place[1]), claims=True) is not None
+                )
     return count
 
 

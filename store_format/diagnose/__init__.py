@@ -53,7 +53,6 @@ from store_format.read.store import Queue, Store
 from store_format.read.store_root import looks_like_store, refuse_root
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd
-from store_format.survey.right_entries import shown_delays
 from store_format.survey.snapshot import Snapshot
 
 
@@ -233,7 +232,7 @@ def _lacks_settings(opened: Opened, log: CommitLog, queues: QueueCheck, *, has_e
             or (has_empty_index and not is_index_size_known(opened, log, options))
             or (
                 broker_conf_of(opened).known_delay_levels_ms is None
-                and not levels <= shown_delays(opened, log).keys()
+                and not levels <= QueueProofs(opened, log).shown_delays().keys()
             )
         )
     except (CorruptStoreError, OptionError) as error:  # the former is reported

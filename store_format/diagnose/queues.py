@@ -42,13 +42,7 @@ from store_format.read.tolerance import Tolerance
 from store_format.survey.fates import Fate, Fates, StoredTopics
 from store_format.survey.gone import QueueProofs
 from store_format.survey.queues import ComparedQueue, QueueComparison, StoredQueue
-from store_format.survey.right_entries import (
-    Contradictions,
-    are_holes,
-    leads_to_own,
-    longest_ascent,
-    place_of_message,
-)
+from store_format.survey.right_entries import Contradictions, LogEntries
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
@@ -531,7 +525,7 @@ class _EntryCheck:
         offsets, found = self._offsets(number, units), np.zeros(len(units), bool)
         physical = units["physical_offset"].astype(np.int64)
         rows = np.flatnonzero(message_mask(units))
-        behind = np.setdiff1d(rows, rows[longest_ascent(physical[rows])])
+        behind = np.setdiff1d(rows, rows[LogEntries.longest_ascent(physical[rows])])
         found[behind] = physical[behind] >= self.targets.end
         for each in ComparedQueue.differences_of(self.compared, "wrong"):
             found |= (offsets >= each.first) & (offsets < each.stop)
@@ -565,7 +559,9 @@ class _EntryCheck:
         if bounds is None:
             return False
         return bool(
-            are_holes(log, QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds), offsets).all()
+            LogEntries(log)
+            .are_holes(QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds), offsets)
+            .all()
         )
 
     def _report_blank(self) -> None:
@@ -682,7 +678,7 @@ class _EntryCheck:
             for unit in bad:
                 at, error = int(refs.physical_offsets[unit.index]), unit.error
                 offset = int(offsets[mine.start + unit.index])
-                is_whole = place_of_message(self.targets.log, at) is not None
+                is_whole = LogEntries(self.targets.log).message_at(at) is not None
                 self.lost += self._is_unclaimed(offset) and not is_whole
                 if is_whole and self._is_outside(offset):
                     self.unclaimed += int(messages[rows[mine][unit.index]])
@@ -700,7 +696,9 @@ class _EntryCheck:
             for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
                 report(int(kept[i]), _TAGS_CODE_AT, f"tagsCode {int(codes[i])} of ", str(int(tags[i])))
         if light[0]:  # whose messages name it, and belong to another queue
-            own = leads_to_own(self.targets.log, (topic, self.queue.queue_id), offsets, units[rows])
+            own = LogEntries(self.targets.log).leads_to_own(
+                (topic, self.queue.queue_id), offsets, units[rows]
+            )
             for row in np.flatnonzero(right & ~own).tolist():
                 self.unclaimed += self._is_outside(int(offsets[row]))
                 report(row, 0, "", f"physicalOffset {int(physical[row])}, of another message")

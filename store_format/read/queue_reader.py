@@ -42,13 +42,7 @@ from store_format.message.locate import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.read.tolerance import Tolerance
 from store_format.survey.gone import QueueProofs
-from store_format.survey.right_entries import (
-    NOWHERE,
-    entries_of,
-    is_own,
-    place_of_message,
-    read_right_slice,
-)
+from store_format.survey.right_entries import LogEntries
 
 _log = logging.getLogger(__name__)
 
@@ -220,11 +214,11 @@ class EntryReader:
         if piece is None:
             return None
         try:
-            return cursor.hold(piece, *read_right_slice(self.log, piece))
+            return cursor.hold(piece, *LogEntries(self.log).read(piece))
         except (OffsetOutOfRangeError, StoreNotFoundError) as error:
             cursor.pieces = self._after_loss(piece._replace(stop=cursor.stop), error).parts(step)
         piece = next(cursor.pieces, None)
-        return None if piece is None else cursor.hold(piece, *read_right_slice(self.log, piece))
+        return None if piece is None else cursor.hold(piece, *LogEntries(self.log).read(piece))
 
     def _after_loss(self, piece: QueueSlice, error: OffsetOutOfRangeError | StoreNotFoundError) -> QueueSlice:
         """The rest of a slice whose first files retention has deleted since planning."""
@@ -421,10 +415,10 @@ class QueueReader:
             physical, offset = int(entries.physical_offset[i]), int(entries.queue_offset[i])
             piece = pieces[int(entries.piece[i])]
             path, position = piece.place_of(offset)
-            found = "no message" if physical == NOWHERE else str(physical)
+            found = "no message" if physical == LogEntries.NOWHERE else str(physical)
             error = CorruptStoreError(path, position, expected, f"{found} at queue offset {offset}")
             bad.append(BadUnit(i, error))
-            if physical != NOWHERE:
+            if physical != LogEntries.NOWHERE:
                 suspects[i] = (piece.topic, piece.queue_id), offset, (physical, int(entries.size[i]))
         right = self._right_entries(pieces, suspects)
         bad = [unit for unit in bad if unit.index not in right]
@@ -497,7 +491,9 @@ class QueueReader:
         """Of entries that lead to no message of their queue, by index: the right one, if the log has it."""
         numbers = {(piece.topic, piece.queue_id): i for i, piece in enumerate(pieces) if _is_plain(piece)}
         suspects = {
-            i: each for i, each in suspects.items() if each[0] in numbers and not is_own(self.log, *each)
+            i: each
+            for i, each in suspects.items()
+            if each[0] in numbers and not LogEntries(self.log).is_own(*each)
         }
         # with offsets of messages in lost or damaged bytes, the log may have those of a deleted topic
         lost = [*QueueProofs.lost_ranges(self.log), *self._damaged(suspects.values())] if suspects else []
@@ -511,13 +507,12 @@ class QueueReader:
         for i, (key, offset, (physical, _)) in suspects.items():
             wanted.setdefault(key, set()).add(offset)
             if offset == pieces[numbers[key]].queue.min_offset:
-                there = place_of_message(self.log, physical)
+                there = LogEntries(self.log).message_at(physical)
                 if there is not None and there.key == key and offset - there.offset <= _SHIFTED_MAX:
                     before[i] = range(there.offset, offset)
                     wanted[key].update(before[i])
-        found = entries_of(
-            self.log,
-            [(pieces[numbers[key]].queue, np.array(sorted(mine))) for key, mine in wanted.items()],
+        found = LogEntries(self.log).entries_of(
+            [(pieces[numbers[key]].queue, np.array(sorted(mine))) for key, mine in wanted.items()]
         )
         right: dict[int, Entries] = {}
         for i, (key, offset, place) in suspects.items():

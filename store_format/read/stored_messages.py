@@ -22,7 +22,7 @@ from store_format.message.encode import StoredMessages, stored_messages
 from store_format.message.locate import BadUnit, Identity, UnitRefs, Units, locate
 from store_format.names import QueueKey
 from store_format.read.store import Queue, Store
-from store_format.survey.right_entries import read_right_slice
+from store_format.survey.right_entries import LogEntries
 
 _GAP_MAX = 1 << 10  # entries of other messages that are read between two wanted ones
 _CHUNK_MESSAGES = 10_000
@@ -100,7 +100,7 @@ def read_stored_slice(
     log: CommitLog, piece: QueueSlice
 ) -> tuple[StoredMessages, _Ints, dict[int, StoreError]]:
     """`read_stored_units` for all units of a slice of a queue."""
-    return read_stored_units(log, (piece.topic, piece.queue_id), *read_right_slice(log, piece))
+    return read_stored_units(log, (piece.topic, piece.queue_id), *LogEntries(log).read(piece))
 
 
 def read_stored_units(

@@ -44,14 +44,15 @@ from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.paths import StoreFile, refuse
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
+from store_format.message import sysflag
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import Checkpoint, read_checkpoint
-from store_format.names import QueueKey
+from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.fates import StoredTopics, known_ledger
-from store_format.survey.log_end import LogEnd, WrittenEnd, last_unit, last_unit_in
+from store_format.survey.log_end import LogEnd, WrittenEnd, entry_at, last_unit, last_unit_in
 from store_format.survey.queues import ComparedQueue
-from store_format.survey.right_entries import entries_of, place_of_message, shown_record
+from store_format.survey.right_entries import LogEntries
 from store_format.survey.scan import LogScan, by_queue
 
 _log = logging.getLogger(__name__)
@@ -59,6 +60,10 @@ _log = logging.getLogger(__name__)
 _UNUSED_MAX = 64 << 20  # bytes at the end of a full file: less than its next message needs
 _BLANK_HEAD_SIZE = 8  # with less room in a file, nothing can be written
 _HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
+# sysFlags of messages without entries of their own; the first is a bit of TRANSACTION_ROLLBACK, too
+_NOT_QUEUED = sysflag.TRANSACTION_PREPARED | sysflag.INNER_BATCH
+_NEIGHBOURS = 64  # newest entries that show the delay of a level
+_LEVELS_MAX = 1 << 10  # a queue of a higher level is that of a message with a flipped queue id
 _NAMES_MAX = 50  # of ranges of lost messages in an error
 
 
@@ -111,6 +116,7 @@ class Gone:
 class QueueProofs:
     """What consume queues and the ledger prove of the messages of a log, also of those that it lacks."""
 
+    TAIL_SIZE: ClassVar = 16 << 20  # bytes of the log that are read if its last message has no entry
     opened: Opened
     log: CommitLog
 
@@ -226,8 +232,8 @@ class QueueProofs:
                         and own.get(start, (key, offset)) == (key, offset)
                         and not records.get(start)
                     ):
-                        records[start] = shown_record(
-                            self.log, key, offset, (start, size), claims=start not in own
+                        records[start] = LogEntries(self.log).shown_record(
+                            key, offset, (start, size), claims=start not in own
                         )
         return {start: record for start, record in records.items() if record is not None}
 
@@ -281,7 +287,9 @@ class QueueProofs:
             )
             if len(zeros):
                 whole = QueueRange(topic, queue_id, *offsets[topic, queue_id], files[topic, queue_id])
-                found_in_log = entries_of(self.log, [(whole, zeros.astype(np.int64))]).get((topic, queue_id))
+                found_in_log = (
+                    LogEntries(self.log).entries_of([(whole, zeros.astype(np.int64))]).get((topic, queue_id))
+                )
                 there = () if found_in_log is None else found_in_log.queue_offsets
                 blank = np.union1d(blank, np.setdiff1d(zeros, there))
             found += [Gone(topic, queue_id, *run) for run in consecutive(blank)]
@@ -310,6 +318,47 @@ class QueueProofs:
         `queued` to which one leads: the end is certain.
         """
         return WrittenEnd.find_certain(self.opened, self.log, StoreState.CLEAN, queued) is not None
+
+    def lacks_entry(self, physical_offset: int, filed: int = OFFSET_MAX) -> bool:
+        """Whether the message has no entry in its queue, though it should have one. If it needs none, which
+        is so of the second of two messages with one offset, too: whether others lie behind the message at
+        `filed`.
+        """
+        entries = LogEntries(self.log)
+        message = entries.message_at(physical_offset) if physical_offset >= 0 else None
+        if message is None:
+            return False
+        if not message.sys_flag & _NOT_QUEUED:
+            found = entry_at(self.opened, message.key, message.offset)
+            other = None if found is None or found == physical_offset else entries.message_at(found)
+            if found == physical_offset or other is None or other[:2] != message[:2]:
+                return found != physical_offset
+        before = entries.message_at(filed)
+        return before is not None and filed + before.size < physical_offset
+
+    def shown_delays(self) -> dict[int, int]:
+        """Delay level (from 1) -> delay in ms, as the newest entries of SCHEDULE_TOPIC_XXXX show them.
+
+        The tags code of an entry is the delivery time, which is the store time of the message and the delay
+        (DefaultMessageStore.computeDeliverTimestamp). No message has the delay. A flipped bit of a store time
+        shows another one: the most frequent counts, of several the least.
+        """
+        found: dict[int, int] = {}
+        for queue in stored_bounds(self.opened, self.log.min_offset, SCHEDULE_TOPIC.__eq__, lambda _: None):
+            with suppress(StoreError, OSError):  # a queue that cannot be read shows nothing
+                start = max(queue.min_offset, queue.max_offset - _NEIGHBOURS)
+                units = read_units(queue, start, queue.max_offset).tolist()
+                delays = [
+                    delay
+                    for offset, (physical, size, code) in enumerate(units, start)
+                    if code > 0
+                    and queue.queue_id < _LEVELS_MAX
+                    and LogEntries(self.log).is_own((queue.topic, queue.queue_id), offset, (physical, size))
+                    and 0 <= (delay := code - self.log.store_timestamp_at(physical)) <= OFFSET_MAX
+                ]
+                ranked = sorted(delays, key=lambda each: (delays.count(each), -each))
+                found |= {queue.queue_id + 1: delay for delay in ranked[-1:]}  # noqa: B035
+        return found
 
     @staticmethod
     def lost_of_batch(entry: LedgerEntry, log: CommitLog) -> list[Gone]:
@@ -557,7 +606,7 @@ class LostLog:
 
 
 def _begins_with_own(log: CommitLog, queue: QueueBounds) -> bool:
-    found = place_of_message(log, queue.first_physical_offset)
+    found = LogEntries(log).message_at(queue.first_physical_offset)
     return found is not None and (*found.key, found.offset) == (queue.topic, queue.queue_id, 0)
 
 

@@ -44,15 +44,7 @@ from store_format.survey.fates import Fates, StoredTopics
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, goes_on_to, has_own_entry
 from store_format.survey.queues import without_far
-from store_format.survey.right_entries import (
-    entries_of,
-    is_own,
-    lacks_entry,
-    last_own,
-    leads_to_own,
-    own_newest,
-    place_of_message,
-)
+from store_format.survey.right_entries import LogEntries
 from store_format.survey.scan import LogScan
 
 _log = logging.getLogger(__name__)
@@ -60,7 +52,6 @@ _log = logging.getLogger(__name__)
 _UNSETTLED_MAX = 64  # newest entries of a queue in use that may be half written
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
 _NEAR_SIZE = 1 << 20  # of the log's end: it was fetched to find that end
-TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has no entry
 _SIZE_MAX = 2**31 - 1
 
 _LACK = (
@@ -146,7 +137,7 @@ def completed_queues(
     behind the log, and is left out. No message behind `log_stop` counts; `end` is the end of the log. Only if
     it is certain do earlier commits show where queues end.
     """
-    starts = {key: last_own(log, queues[key]) for key in wrong.union(astray) & queues.keys()}
+    starts = {key: LogEntries(log).last_own(queues[key]) for key in wrong.union(astray) & queues.keys()}
     starts |= {
         key: log.min_offset
         for key, start in starts.items()
@@ -171,7 +162,7 @@ def completed_queues(
             short = short if end.is_certain else {}
             doubtful |= short  # the last entry may be that of a lost message, which leads to the next
             places += short.values()
-            places += [max(end.offset - TAIL_SIZE, log.min_offset)] if lacks_last else []
+            places += [max(end.offset - QueueProofs.TAIL_SIZE, log.min_offset)] if lacks_last else []
     if not places or min(places) >= (stop := log_stop()):
         return queues, {}
     if end is None or not end.is_certain:
@@ -274,7 +265,7 @@ def _lacks_last(
             missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
             if not any(key in missing for key, _ in filed):
                 return False
-    return lacks_entry(opened, log, end.last_offset, max(place for _, place in filed))
+    return QueueProofs(opened, log).lacks_entry(end.last_offset, max(place for _, place in filed))
 
 
 def _has_entries(queue: QueueRange) -> bool:
@@ -497,10 +488,10 @@ def judged_queues(
         if bounds is None or not _is_plain(queue) or is_light_queue(topic):
             return True  # the messages of a light queue belong to other queues
         place = bounds.last_physical_offset, bounds.last_size
-        return is_own(log, found[0], newest, place, view_of) or _agrees(queue, newest, log)
+        return LogEntries(log).is_own(found[0], newest, place, view_of) or _agrees(queue, newest, log)
 
     changed, wrong = {}, set()
-    known = own_newest(log, queues.values())
+    known = LogEntries(log).own_newest(queues.values())
     others = [found for found in queues.items() if found[0] not in known]
     looked = opened.files.look_at_each(others, is_right)
     for key, queue in [found for found, right in looked if not right]:
@@ -534,7 +525,7 @@ def _without_overwritten(
     whole = _Whole(log, start, stop)
 
     def is_overwritten(key: QueueKey, offset: int, physical: int) -> bool:
-        message = place_of_message(log, physical) if whole.at(physical) == physical else None
+        message = LogEntries(log).message_at(physical) if whole.at(physical) == physical else None
         if message is None or message.key[0] != key[0]:
             return whole.at(physical) >= 0
         # Without an entry of its own, its queue id or queue offset may be wrong: then it is damaged.
@@ -579,7 +570,7 @@ def _without_cut(
             behind = (on_disk >= known[~right][0]) & (physical < tail.stop)
             behind &= ~within_ranges(physical, tail.hidden)
             on_disk, units = on_disk[behind], units[behind]
-            own = on_disk[leads_to_own(log, (queue.topic, queue.queue_id), on_disk, units)]
+            own = on_disk[LogEntries(log).leads_to_own((queue.topic, queue.queue_id), on_disk, units)]
             right |= known <= own.max(initial=-1)
         if not right.all():
             stop = int(known[~right][0])
@@ -630,7 +621,7 @@ def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int)
     assert cut.bounds is not None
     if stop - max(cut.bounds.last_physical_offset, log.min_offset) > _SEARCH_SIZE:
         return True
-    found = entries_of(log, [(queue, np.arange(cut.max_offset, queue.max_offset))], stop)
+    found = LogEntries(log).entries_of([(queue, np.arange(cut.max_offset, queue.max_offset))], stop)
     return any(len(entries.units) for entries in found.values())
 
 
@@ -711,7 +702,7 @@ def _is_exchanged(queue: QueueRange, log: CommitLog) -> bool:
 def _other_queue(queue: QueueRange, log: CommitLog, offset: int) -> QueueKey | None:
     """The queue of the message to which the entry of a queue offset leads; None for the entry's own queue."""
     _, units = queue.piece(offset, offset + 1).read()
-    place = place_of_message(log, int(units[0]["physical_offset"])) if len(units) else None
+    place = LogEntries(log).message_at(int(units[0]["physical_offset"])) if len(units) else None
     return None if place is None or place.key == (queue.topic, queue.queue_id) else place.key
 
 

@@ -48,13 +48,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.fates import LogQueue
-from store_format.survey.right_entries import (
-    Contradictions,
-    is_flipped,
-    leads_to_own,
-    messages_at,
-    place_of_message,
-)
+from store_format.survey.right_entries import Contradictions, LogEntries
 from store_format.survey.scan import by_queue, warn_of_far
 
 _LOST_FILES_MAX = 256  # the same in files of the queue
@@ -443,12 +437,12 @@ class ComparedQueue:
             return (
                 bool(message_mask(units).all())
                 and physical[0] <= physical[-1] <= log.min_offset - int(units["size"][-1])
-                and not is_flipped(log, self.key, offset, physical[-1], log.min_offset, log.stop)
+                and not LogEntries(log).is_flipped(self.key, offset, physical[-1], log.min_offset, log.stop)
             )
 
         count = len([*takewhile(is_second, rows["offset"].tolist())])
         bounds = self.stored.filed.bounds(log.min_offset) if count else None
-        newest = None if bounds is None else place_of_message(log, bounds.last_physical_offset)
+        newest = None if bounds is None else LogEntries(log).message_at(bounds.last_physical_offset)
         return count if newest is None or newest.key == self.key else 0
 
     def right(self, wanted: _Units, stored: _Units, start: int) -> _Mask:
@@ -457,7 +451,9 @@ class ComparedQueue:
         others = message_mask(stored) & (stored["physical_offset"] != wanted["physical_offset"])
         rows = np.flatnonzero(~right & others & (stored["physical_offset"] < self.log_stop))
         if len(rows) and self.log is not None:
-            right[rows] = leads_to_own(self.log, self.key, start + rows, stored[rows], or_record=True)
+            right[rows] = LogEntries(self.log).leads_to_own(
+                self.key, start + rows, stored[rows], or_record=True
+            )
         return right
 
     def as_copied(self, placed: PlacedUnits) -> PlacedUnits:
@@ -479,7 +475,7 @@ class ComparedQueue:
             & (stored["physical_offset"] < self.log_stop)
             & ~is_ext_address(stored["tags_code"])
         )
-        kept[kept] = leads_to_own(self.log, self.key, start + np.flatnonzero(kept), stored[kept])
+        kept[kept] = LogEntries(self.log).leads_to_own(self.key, start + np.flatnonzero(kept), stored[kept])
         return placed._replace(units=np.where(kept, stored, units).astype(CQ_UNIT))
 
     def _counts(self, wanted: _Units, stored: _Units) -> _Mask:
@@ -491,7 +487,7 @@ class ComparedQueue:
             right &= stored[name] == wanted[name]
         for row in np.flatnonzero(right).tolist():
             place, count = int(stored["physical_offset"][row]), int(stored["batch_size"][row])
-            right[row] = self.log is not None and messages_at(self.log, place) == count
+            right[row] = self.log is not None and LogEntries(self.log).messages_at(place) == count
         return right
 
     def compare(self, placed: PlacedUnits, broker_start: int) -> None:

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,27 +28,23 @@ from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.dispatch import MissingEntries, find_entries
 from store_format.consumequeue.files import DISORDER, can_be_queue
 from store_format.consumequeue.slices import QueueRange, QueueSlice
-from store_format.consumequeue.units import FiledQueue, list_queues, read_units, stored_bounds
+from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
 from store_format.files.view import FileView
 from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
-from store_format.message import sysflag
 from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.single import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
-from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
+from store_format.names import QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.survey.log_end import entries_of_run, entry_at
 from store_format.survey.scan import LogScan
 
 _log = logging.getLogger(__name__)
 
-NOWHERE = -1  # the physical offset of an entry whose message is not in the log
 _READ_SIZE = 1024
-# sysFlags of messages without entries of their own; the first is a bit of TRANSACTION_ROLLBACK, too
-_NOT_QUEUED = sysflag.TRANSACTION_PREPARED | sysflag.INNER_BATCH
 _CHUNK = 1 << 16  # entries
 _MANY = 64  # messages of one file that are worth whole arrays
 _AT_ONCE = 4096  # messages, with the bytes between those that are near each other: at most 70 MB
@@ -56,14 +52,13 @@ _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its 
 _BESIDE = 8  # entries in front of a queue's first one that are doubted with it
 _DIFFERENT_MAX = 2  # characters of two topics of one length
 _LOOKS_MAX = 1 << 10  # messages whose entries are looked for
-_LEVELS_MAX = 1 << 10  # a queue of a higher level is that of a message with a flipped queue id
 
 _Ints = NDArray[np.int64]
 _Units = NDArray[np.void]
 _Place = tuple[int, int, int, int]
 
 
-# ---- whether an entry leads to its message -----------------------------------------------------------------
+# ---- entries and the log -----------------------------------------------------------------------------------
 
 
 class MessagePlace(NamedTuple):
@@ -75,418 +70,378 @@ class MessagePlace(NamedTuple):
     sys_flag: int
 
 
-def place_of_message(
-    log: CommitLog, physical: int, view_of: Callable[[StoreFile], FileView] | None = None
-) -> MessagePlace | None:
-    """What the message says that begins at the physical offset, by one read of its first bytes; None without
-    one. No checksum is checked.
-    """
-    file = log.file_at(physical)
-    if file is None:
-        return None
-    try:
-        view, position = (view_of or log.view)(file), physical - file.start
-        data = view.read(position, _READ_SIZE)
-        head = read_head(data)
-        if head is None or head.physical_offset != physical or head.magic not in (MAGIC_V1, MAGIC_V2):
+@dataclass(frozen=True, slots=True)
+class LogEntries:
+    """The entries of queues as the messages of the log give them, and what the log says against others."""
+
+    NOWHERE: ClassVar = -1  # the physical offset of an entry whose message is not in the log
+    log: CommitLog
+
+    def message_at(
+        self, physical: int, view_of: Callable[[StoreFile], FileView] | None = None
+    ) -> MessagePlace | None:
+        """What the message says that begins at the physical offset, by one read of its first bytes; None
+        without one. No checksum is checked.
+        """
+        file = self.log.file_at(physical)
+        if file is None:
             return None
-        unit, at = (data, 0) if len(data) >= head.total_size else (view, position)
-        parts, wrong = find_parts(unit, at, head.total_size, head)
-        if wrong is not None or parts.topic_length is None:
-            return None
-        name = data[parts.topic_start : parts.topic_start + parts.topic_length]
-        if len(name) < parts.topic_length:
-            name = view.read(position + parts.topic_start, parts.topic_length)
-        return MessagePlace(
-            (decode_utf8(name), head.queue_id), head.queue_offset, head.total_size, head.sys_flag
-        )
-    except (StoreError, OSError):
-        return None
-
-
-def lacks_entry(opened: Opened, log: CommitLog, physical_offset: int, filed: int = OFFSET_MAX) -> bool:
-    """Whether the message has no entry in its queue, though it should have one. If it needs none, which is so
-    of the second of two messages with one offset, too: whether others lie behind the message at `filed`.
-    """
-    message = place_of_message(log, physical_offset) if physical_offset >= 0 else None
-    if message is None:
-        return False
-    if not message.sys_flag & _NOT_QUEUED:
-        found = entry_at(opened, message.key, message.offset)
-        other = None if found in (None, physical_offset) else place_of_message(log, found)
-        if found == physical_offset or other is None or other[:2] != message[:2]:
-            return found != physical_offset
-    before = place_of_message(log, filed)
-    return before is not None and filed + before.size < physical_offset
-
-
-def shown_record(
-    log: CommitLog, key: QueueKey, offset: int, place: tuple[int, int], *, claims: bool
-) -> UnitRun | None:
-    """The record at `place` (physical offset, size), to which an entry leads, with its right size, magic code
-    and physical offset; None if it is not whole then. With `claims`, it has to claim the queue offset, else
-    it gets this claim, too.
-    """
-    start, size = place
-    file = log.file_at(start)
-    if file is None or not MESSAGE_SIZE_MIN <= size <= file.stop - start:
-        return None
-    data = np.frombuffer(log.read(start, size), np.uint8).copy()
-    head = data[: MESSAGE_HEADS[0].itemsize].view(MESSAGE_HEADS[0])
-    head["total_size"], head["physical_offset"] = size, start
-    if not claims:
-        head["queue_id"], head["queue_offset"] = key[1], offset
-    run = UnitRun(file, np.array([start - file.start]), np.array([size]), data, start - file.start)
-    for magic in (int(head["magic"][0]), MAGIC_V1, MAGIC_V2):
-        head["magic"] = magic
-        if any(each[:2] == (key, offset) for each in entries_of_run(log, run, verify_crc=True)):
-            return run
-    return None
-
-
-def is_own(
-    log: CommitLog,
-    key: QueueKey,
-    offset: int,
-    place: tuple[int, int],
-    view_of: Callable[[StoreFile], FileView] | None = None,
-) -> bool:
-    """Whether the entry of a queue offset, with `place` (physical offset, size), leads to its message.
-
-    False for a light queue, whose messages belong to other queues.
-    """
-    found = place_of_message(log, place[0], view_of)
-    return found is not None and (found.key, found.offset, found.size) == (key, offset, place[1])
-
-
-def leads_to_own(
-    log: CommitLog, key: QueueKey, offsets: _Ints, units: _Units, *, or_record: bool = False
-) -> NDArray[np.bool_]:
-    """Which entries of a simple queue lead to a message that claims their place, with `or_record` or to a
-    `shown_record`, which a broker hands out. No checksum of a message is checked.
-    """
-    physical, places = units["physical_offset"].astype(np.int64), set[tuple[int, int, int]]()
-    damaged = set[int]()
-    in_files = log.file_index(physical)
-    for index in np.unique(in_files[in_files >= 0]).tolist():
-        for _, refs in log.refs_at(log.files[index], np.unique(physical[in_files == index])):
-            good, bad = locate(refs, verify_crc=False)
-            damaged.update(int(refs.physical_offsets[each.index]) for each in bad if or_record)
-            found = find_entries(good)
-            mine = found.key == (found.keys.index(key) if key in found.keys else -1)
-            columns = (each[mine].tolist() for each in (found.offset, found.physical, found.size))
-            places |= set(zip(*columns, strict=True))
-    claimed = zip(offsets.tolist(), physical.tolist(), units["size"].tolist(), strict=True)
-    is_own = (
-        place in places
-        or (place[1] in damaged and shown_record(log, key, place[0], place[1:], claims=True) is not None)
-        for place in claimed
-    )
-    return np.fromiter(is_own, bool, len(units))
-
-
-def messages_at(log: CommitLog, physical: int) -> int:
-    """How many messages the body of the inner batch at the physical offset has; 0 without a whole one."""
-    from store_format.message.decode import split_batches  # it imports pyarrow.compute
-
-    file = log.file_at(physical)
-    for _, refs in log.refs_at(file, np.array([physical])) if file is not None else ():
-        units, _ = locate(refs, verify_crc=True)
-        if inner_batches(units).any():
-            return int(split_batches(units.stored_bodies().to_pylist())[0].counts[0])
-    return 0
-
-
-def own_newest(log: CommitLog, queues: Iterable[QueueRange]) -> set[QueueKey]:
-    """The queues whose newest entry `is_own`, as far as few reads of many short messages show it."""
-    found = [
-        (queue, (bounds.last_physical_offset, bounds.last_size, queue.queue_id, bounds.max_offset - 1))
-        for queue in queues
-        if (bounds := queue.bounds) is not None
-        and not queue.is_batch
-        and MESSAGE_SIZE_MIN <= bounds.last_size <= _READ_SIZE
-        and bounds.max_offset == queue.max_offset > queue.min_offset
-    ]
-    if len(found) < _MANY:
-        return set()
-    found.sort(key=lambda each: each[1])
-    places = np.array([place for _, place in found], np.int64)
-    begins = np.array([file.start for file in log.files], np.int64)
-    numbers = np.searchsorted(begins, places[:, 0], side="right") - 1
-    own = set[QueueKey]()
-    for number, first, count in zip(*np.unique(numbers, return_index=True, return_counts=True), strict=True):
-        if number < 0 or count < _MANY:
-            continue
-        for start in range(first, first + count, _AT_ONCE):
-            part = slice(start, min(start + _AT_ONCE, first + count))
-            own |= _own_in(log, log.files[number], found[part], places[part])
-    return own
-
-
-def _own_in(
-    log: CommitLog, file: StoreFile, found: Sequence[tuple[QueueRange, _Place]], places: _Ints
-) -> set[QueueKey]:
-    """Of these queues, whose newest messages should be in the file, those of which they are.
-
-    A row of `places` has the physical offset, the size, the queue id and the queue offset of a message.
-    """
-    if file.stored is not None:
-        return set()  # on object storage a look at each costs no more requests
-    inside = places[:, 0] + places[:, 1] <= file.stop
-    found, places = [found[i] for i in np.flatnonzero(inside).tolist()], places[inside]
-    if not found:
-        return set()
-    try:
-        starts = places[:, 0] - file.start
-        (window,) = log.view(file).windows([(starts, starts + places[:, 1])])
-    except (StoreError, OSError):
-        return set()  # a look at one of the messages finds the same
-    heads = gather_units(window.data, window.positions, MESSAGE_HEADS[0])
-    width = 1 + (heads["magic"] == MAGIC_V2)
-    topic_at = MESSAGE_HEADS[0].itemsize + np.maximum(heads["body_length"], 0).astype(np.int64)
-    rest = places[:, 1] - topic_at - width - 2  # of topic and properties
-    fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
-    fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
-    for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
-        fits &= heads[name] == places[:, at]
-    own, name, topic = set[QueueKey](), "", b""
-    rows = np.flatnonzero(fits)
-    columns = (rows, (window.positions + topic_at)[rows], rest[rows], width[rows])
-    for i, at, size, width_of in zip(*(column.tolist() for column in columns), strict=True):
-        queue = found[i][0]
-        if queue.topic != name:
-            name, topic = queue.topic, queue.topic.encode(errors="surrogatepass")
-        length = size - len(topic)  # of the properties
-        if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
-            text = len(topic).to_bytes(width_of) + topic + length.to_bytes(2)
-            if window.data[at : at + len(text)].tobytes() == text:
-                own.add((name, queue.queue_id))
-    return own
-
-
-# ---- entries that can be seen to be wrong ------------------------------------------------------------------
-
-
-def read_right_slice(log: CommitLog, piece: QueueSlice) -> tuple[_Ints, _Units]:
-    """What `QueueSlice.read` gives, with the entries that can be seen to be wrong made again from the log.
-
-    Wrong are zeros, and entries that are not in the order of the log and do not lead to their message. Zeros
-    whose message the log does not have lead NOWHERE.
-    """
-    offsets, units = piece.read()
-    if piece.queue.is_batch or not len(units) or not log.files or is_light_queue(piece.topic):
-        return offsets, units
-    physical = units["physical_offset"].astype(np.int64)
-    if physical[0] >= max(log.min_offset, 1) and not (physical[1:] < physical[:-1]).any():
-        return offsets, units
-    wrong = _wrong(log, piece, offsets, units, physical)
-    if not len(wrong):
-        return offsets, units
-    right = entries_of(log, [(piece.queue, offsets[wrong])]).get((piece.topic, piece.queue_id))
-    units = units.copy()
-    units["physical_offset"][wrong[physical[wrong] < max(log.min_offset, 1)]] = NOWHERE  # not expired
-    made, gone = 0, wrong
-    if right is not None:
-        _, at, of = np.intersect1d(offsets[wrong], right.queue_offsets, return_indices=True)
-        units[wrong[at]] = right.units[of]
-        made, gone = len(at), np.delete(wrong, at)
-    zeros = gone[units["size"][gone] == 0]
-    holes = zeros[are_holes(log, piece.queue, offsets[zeros])]
-    name = f"{shown(piece.topic)}-{piece.queue_id}"
-    if len(holes):
-        told = "%s: %d queue offsets, the first %d, have no entry and no message: a broker counted them. %s"
-        _log.warning(told, name, len(holes), int(offsets[holes[0]]), "No message is lost")
-    if len(holes) < len(wrong):
-        _log.warning(
-            "%s: %d entries of the consume queue are zeros or lead to other messages, the first at offset "
-            "%d: %d of their messages are read from the commitlog",
-            name, len(wrong) - len(holes), int(offsets[np.setdiff1d(wrong, holes)[0]]), made,
-        )  # fmt: skip
-    return np.delete(offsets, holes), np.delete(units, holes)
-
-
-def are_holes(log: CommitLog, queue: QueueRange, offsets: _Ints) -> NDArray[np.bool_]:
-    """Which of the ascending queue offsets, without an entry and without a message in the log, never had one:
-    between the messages beside them the log is whole. A broker that starts on a blank last file, which a
-    power loss leaves, counts one place too many (ConsumeQueue.truncateDirtyLogicFiles).
-    """
-    found = np.zeros(len(offsets), bool)
-    for start, stop in consecutive(offsets):
-        before, behind = _beside(log, queue.piece(start, stop))
-        if before is not None and behind is not None and before < behind:
-            steps = log.walk(before, behind, verify_crc=True, resync=True)
-            if not any(isinstance(step, Damage) for step in steps):
-                found |= (offsets >= start) & (offsets < stop)
-    return found
-
-
-def _wrong(
-    log: CommitLog, piece: QueueSlice, offsets: _Ints, units: _Units, physical: _Ints
-) -> NDArray[np.intp]:
-    """The places in `units` of entries that are wrong, without the first ones that may have expired since."""
-    is_wrong = (units["size"] <= 0) | (physical < 0)
-    expired = (physical < log.min_offset) & (offsets >= piece.queue.min_offset)
-    bounds = piece.queue.bounds
-    if bounds is None or log.min_offset > bounds.commit_log_min:  # since the queue was looked at
-        good = ~expired & ~is_wrong
-        first = int(good.argmax()) if good.any() else len(units)
-        is_wrong[:first] = expired[:first] = False
-    valid = np.flatnonzero(~is_wrong & ~expired)
-    in_order = valid[longest_ascent(physical[valid])]
-    is_wrong |= expired
-    for i in np.setdiff1d(valid, in_order).tolist():
-        place = int(physical[i]), int(units["size"][i])
-        is_wrong[i] = not is_own(log, (piece.topic, piece.queue_id), int(offsets[i]), place)
-    return np.flatnonzero(is_wrong)
-
-
-def longest_ascent(values: _Ints) -> NDArray[np.intp]:
-    """The places of a longest subsequence that does not descend."""
-    if not (values[1:] < values[:-1]).any():
-        return np.arange(len(values))
-    ends: list[int] = []  # of the subsequences of each length, the least last value
-    places: list[int] = []
-    before = np.full(len(values), -1)
-    for i, value in enumerate(values.tolist()):
-        at = bisect_right(ends, value)
-        before[i] = places[at - 1] if at else -1
-        ends[at : at + 1], places[at : at + 1] = [value], [i]
-    chain = [places[-1]]
-    while before[chain[-1]] >= 0:
-        chain.append(int(before[chain[-1]]))
-    return np.array(chain[::-1])
-
-
-# ---- what the log says -------------------------------------------------------------------------------------
-
-
-def entries_of(
-    log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]], log_stop: int = OFFSET_MAX
-) -> dict[QueueKey, MissingEntries]:
-    """The entries that the log's messages before `log_stop` give for these ascending queue offsets; each
-    queue once.
-    """
-    offsets = {(queue.topic, queue.queue_id): mine for queue, mine in wanted}
-    runs = [queue.piece(*run) for queue, mine in wanted for run in consecutive(mine)]
-    places = (_stretch(log, run) for run in runs)
-    stretches = merged_ranges((start, min(stop, log_stop)) for start, stop in places)
-
-    def floor(key: QueueKey) -> tuple[int, int]:  # a message with offset 0 may begin the queue again
-        return 0, -1 if key in offsets else OFFSET_MAX
-
-    found = {}
-    for key, entries in LogScan(index=False, floor=floor).entries_between(log, stretches)[0].items():
-        mine = np.isin(entries.queue_offsets, offsets[key])
-        found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
-    return found
-
-
-def first_live(log: CommitLog, queue: QueueRange) -> int:
-    """The first queue offset of a queue whose oldest entries are zeros, wrong or exchanged, and partly
-    expired: that of the first message in the log. Where the log is damaged there the queue stays as it is.
-    """
-    bounds = queue.bounds
-    if bounds is None or queue.is_batch or log.min_offset != bounds.commit_log_min:
-        return queue.min_offset
-    low, front, key = queue.min_offset, bounds.front, (queue.topic, queue.queue_id)
-    stop = log.stop if bounds.first_physical_offset < 0 else bounds.first_physical_offset
-    if 0 <= front < log.min_offset and is_flipped(log, key, low - 1, front, log.min_offset, stop):
-        return low - 1
-    if front == DISORDER:
-        low = max(low - _BESIDE, bounds.first_file // bounds.unit_size)
-    elif not (
-        0 <= bounds.first_physical_offset < log.min_offset
-        or (log.min_offset and bounds.may_lack_first_entries)
-    ):
-        return low
-    offsets, units = queue.piece(low, min(queue.max_offset, queue.min_offset + _CHUNK)).read()
-    physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
-    for i in np.flatnonzero((units["physical_offset"] >= log.min_offset) & (units["size"] > 0)).tolist():
-        if is_light_queue(queue.topic) or is_own(log, key, int(offsets[i]), (physical[i], sizes[i])):
-            break
-    else:
-        return queue.min_offset
-    steps = log.walk(log.min_offset, physical[i], verify_crc=True, resync=True) if i else ()
-    if any(isinstance(step, Damage) for step in steps):
-        return queue.min_offset
-    found = entries_of(log, [(queue, offsets[:i])] if i else []).get(key)
-    return int(offsets[i] if found is None or not len(found.units) else found.queue_offsets[0])
-
-
-def is_flipped(log: CommitLog, key: QueueKey, offset: int, physical: int, start: int, stop: int) -> bool:
-    """Whether the entry of a queue offset, which leads out of [start, stop) of the log, is that of a message
-    there, apart from one bit. Costs a read only where a change of one bit leads into the range.
-    """
-    nearest = start - physical if physical < start else physical - stop + 1
-    for bit in range(nearest.bit_length() - 1, max(physical, stop).bit_length()):
-        place = physical ^ (1 << bit)
-        if start <= place < stop:
-            found = place_of_message(log, place)
-            if found and (found.key, found.offset) == (key, offset):
-                return True
-    return False
-
-
-def last_own(log: CommitLog, queue: QueueRange) -> int | None:
-    """The physical offset of the last entry of a queue that leads to its message; None without one."""
-    newest = queue.piece(queue.max_offset, queue.max_offset)
-    return _nearest_own(log, newest, range(queue.max_offset - 1, queue.min_offset - 1, -_NEIGHBOURS))
-
-
-def _stretch(log: CommitLog, run: QueueSlice) -> tuple[int, int]:
-    """The physical offsets between which the messages of a run of offsets are."""
-    before, behind = _beside(log, run)
-    start = log.min_offset if before is None else max(before, log.min_offset)
-    return start, log.stop if behind is None else behind
-
-
-def _beside(log: CommitLog, run: QueueSlice) -> tuple[int | None, int | None]:
-    """The physical offsets of the nearest own messages before and behind a run of offsets."""
-    queue = run.queue
-    before = _nearest_own(log, run, range(run.start - 1, queue.min_offset - 1, -_NEIGHBOURS))
-    return before, _nearest_own(log, run, range(run.stop, queue.max_offset, _NEIGHBOURS))
-
-
-def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:
-    """The physical offset of the nearest entry before or behind a run that leads to its own message."""
-    queue = run.queue
-    for at in steps:
-        low, high = (at - _NEIGHBOURS + 1, at + 1) if steps.step < 0 else (at, at + _NEIGHBOURS)
         try:
-            offsets, units = queue.piece(max(low, queue.min_offset), min(high, queue.max_offset)).read()
-        except StoreError:  # retention has deleted a file
+            view, position = (view_of or self.log.view)(file), physical - file.start
+            data = view.read(position, _READ_SIZE)
+            head = read_head(data)
+            if head is None or head.physical_offset != physical or head.magic not in (MAGIC_V1, MAGIC_V2):
+                return None
+            unit, at = (data, 0) if len(data) >= head.total_size else (view, position)
+            parts, wrong = find_parts(unit, at, head.total_size, head)
+            if wrong is not None or parts.topic_length is None:
+                return None
+            name = data[parts.topic_start : parts.topic_start + parts.topic_length]
+            if len(name) < parts.topic_length:
+                name = view.read(position + parts.topic_start, parts.topic_length)
+            return MessagePlace(
+                (decode_utf8(name), head.queue_id), head.queue_offset, head.total_size, head.sys_flag
+            )
+        except (StoreError, OSError):
             return None
-        rows = range(len(units))
-        for i in rows[::-1] if steps.step < 0 else rows:
-            place = int(units["physical_offset"][i]), int(units["size"][i])
-            if is_own(log, (queue.topic, queue.queue_id), int(offsets[i]), place):
-                return place[0]
-    return None
 
+    def places_at(self, physical: int) -> set[tuple[QueueKey, int]]:
+        """The queues and queue offsets of the whole message that begins there; none without it."""
+        runs = self.log.runs(physical, physical + 1) if self.log.has_message_at(physical) else ()
+        return {each[:2] for run in runs for each in entries_of_run(self.log, run, verify_crc=True)}
 
-def shown_delays(opened: Opened, log: CommitLog) -> dict[int, int]:
-    """Delay level (from 1) -> delay in ms, as the newest entries of SCHEDULE_TOPIC_XXXX show them.
+    def shown_record(
+        self, key: QueueKey, offset: int, place: tuple[int, int], *, claims: bool
+    ) -> UnitRun | None:
+        """The record at `place` (physical offset, size), to which an entry leads, with its right size, magic
+        code and physical offset; None if it is not whole then. With `claims`, it has to claim the queue
+        offset, else it gets this claim, too.
+        """
+        start, size = place
+        file = self.log.file_at(start)
+        if file is None or not MESSAGE_SIZE_MIN <= size <= file.stop - start:
+            return None
+        data = np.frombuffer(self.log.read(start, size), np.uint8).copy()
+        head = data[: MESSAGE_HEADS[0].itemsize].view(MESSAGE_HEADS[0])
+        head["total_size"], head["physical_offset"] = size, start
+        if not claims:
+            head["queue_id"], head["queue_offset"] = key[1], offset
+        run = UnitRun(file, np.array([start - file.start]), np.array([size]), data, start - file.start)
+        for magic in (int(head["magic"][0]), MAGIC_V1, MAGIC_V2):
+            head["magic"] = magic
+            if any(each[:2] == (key, offset) for each in entries_of_run(self.log, run, verify_crc=True)):
+                return run
+        return None
 
-    The tags code of an entry is the delivery time, which is the store time of the message and the delay
-    (DefaultMessageStore.computeDeliverTimestamp). No message has the delay. A flipped bit of a store time
-    shows another one: the most frequent counts, of several the least.
-    """
-    found: dict[int, int] = {}
-    for queue in stored_bounds(opened, log.min_offset, SCHEDULE_TOPIC.__eq__, lambda _: None):
-        with suppress(StoreError, OSError):  # a queue that cannot be read shows nothing
-            start = max(queue.min_offset, queue.max_offset - _NEIGHBOURS)
-            units = read_units(queue, start, queue.max_offset).tolist()
-            delays = [
-                delay
-                for offset, (physical, size, code) in enumerate(units, start)
-                if code > 0
-                and queue.queue_id < _LEVELS_MAX
-                and is_own(log, (queue.topic, queue.queue_id), offset, (physical, size))
-                and 0 <= (delay := code - log.store_timestamp_at(physical)) <= OFFSET_MAX
-            ]
-            ranked = sorted(delays, key=lambda each: (delays.count(each), -each))
-            found |= {queue.queue_id + 1: delay for delay in ranked[-1:]}  # noqa: B035
-    return found
+    def is_own(
+        self,
+        key: QueueKey,
+        offset: int,
+        place: tuple[int, int],
+        view_of: Callable[[StoreFile], FileView] | None = None,
+    ) -> bool:
+        """Whether the entry of a queue offset, with `place` (physical offset, size), leads to its message.
+
+        False for a light queue, whose messages belong to other queues.
+        """
+        found = self.message_at(place[0], view_of)
+        return found is not None and (found.key, found.offset, found.size) == (key, offset, place[1])
+
+    def leads_to_own(
+        self, key: QueueKey, offsets: _Ints, units: _Units, *, or_record: bool = False
+    ) -> NDArray[np.bool_]:
+        """Which entries of a simple queue lead to a message that claims their place, with `or_record` or to a
+        `shown_record`, which a broker hands out. No checksum of a message is checked.
+        """
+        physical, places = units["physical_offset"].astype(np.int64), set[tuple[int, int, int]]()
+        damaged = set[int]()
+        in_files = self.log.file_index(physical)
+        for index in np.unique(in_files[in_files >= 0]).tolist():
+            for _, refs in self.log.refs_at(self.log.files[index], np.unique(physical[in_files == index])):
+                good, bad = locate(refs, verify_crc=False)
+                damaged.update(int(refs.physical_offsets[each.index]) for each in bad if or_record)
+                found = find_entries(good)
+                mine = found.key == (found.keys.index(key) if key in found.keys else -1)
+                columns = (each[mine].tolist() for each in (found.offset, found.physical, found.size))
+                places |= set(zip(*columns, strict=True))
+        claimed = zip(offsets.tolist(), physical.tolist(), units["size"].tolist(), strict=True)
+        is_own = (
+            place in places
+            or (place[1] in damaged and self.shown_record(key, place[0], place[1:], claims=True) is not None)
+            for place in claimed
+        )
+        return np.fromiter(is_own, bool, len(units))
+
+    def messages_at(self, physical: int) -> int:
+        """How many messages the body of the inner batch at the physical offset has; 0 without a whole one."""
+        from store_format.message.decode import split_batches  # it imports pyarrow.compute
+
+        file = self.log.file_at(physical)
+        for _, refs in self.log.refs_at(file, np.array([physical])) if file is not None else ():
+            units, _ = locate(refs, verify_crc=True)
+            if inner_batches(units).any():
+                return int(split_batches(units.stored_bodies().to_pylist())[0].counts[0])
+        return 0
+
+    def own_newest(self, queues: Iterable[QueueRange]) -> set[QueueKey]:
+        """The queues whose newest entry `is_own`, as far as few reads of many short messages show it."""
+        found = [
+            (queue, (bounds.last_physical_offset, bounds.last_size, queue.queue_id, bounds.max_offset - 1))
+            for queue in queues
+            if (bounds := queue.bounds) is not None
+            and not queue.is_batch
+            and MESSAGE_SIZE_MIN <= bounds.last_size <= _READ_SIZE
+            and bounds.max_offset == queue.max_offset > queue.min_offset
+        ]
+        if len(found) < _MANY:
+            return set()
+        found.sort(key=lambda each: each[1])
+        places = np.array([place for _, place in found], np.int64)
+        begins = np.array([file.start for file in self.log.files], np.int64)
+        numbers = np.searchsorted(begins, places[:, 0], side="right") - 1
+        own = set[QueueKey]()
+        for number, first, count in zip(
+            *np.unique(numbers, return_index=True, return_counts=True), strict=True
+        ):
+            if number < 0 or count < _MANY:
+                continue
+            for start in range(first, first + count, _AT_ONCE):
+                part = slice(start, min(start + _AT_ONCE, first + count))
+                own |= self._own_in(self.log.files[number], found[part], places[part])
+        return own
+
+    def _own_in(
+        self, file: StoreFile, found: Sequence[tuple[QueueRange, _Place]], places: _Ints
+    ) -> set[QueueKey]:
+        """Of these queues, whose newest messages should be in the file, those of which they are.
+
+        A row of `places` has the physical offset, the size, the queue id and the queue offset of a message.
+        """
+        if file.stored is not None:
+            return set()  # on object storage a look at each costs no more requests
+        inside = places[:, 0] + places[:, 1] <= file.stop
+        found, places = [found[i] for i in np.flatnonzero(inside).tolist()], places[inside]
+        if not found:
+            return set()
+        try:
+            starts = places[:, 0] - file.start
+            (window,) = self.log.view(file).windows([(starts, starts + places[:, 1])])
+        except (StoreError, OSError):
+            return set()  # a look at one of the messages finds the same
+        heads = gather_units(window.data, window.positions, MESSAGE_HEADS[0])
+        width = 1 + (heads["magic"] == MAGIC_V2)
+        topic_at = MESSAGE_HEADS[0].itemsize + np.maximum(heads["body_length"], 0).astype(np.int64)
+        rest = places[:, 1] - topic_at - width - 2  # of topic and properties
+        fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
+        fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
+        for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
+            fits &= heads[name] == places[:, at]
+        own, name, topic = set[QueueKey](), "", b""
+        rows = np.flatnonzero(fits)
+        columns = (rows, (window.positions + topic_at)[rows], rest[rows], width[rows])
+        for i, at, size, width_of in zip(*(column.tolist() for column in columns), strict=True):
+            queue = found[i][0]
+            if queue.topic != name:
+                name, topic = queue.topic, queue.topic.encode(errors="surrogatepass")
+            length = size - len(topic)  # of the properties
+            if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
+                text = len(topic).to_bytes(width_of) + topic + length.to_bytes(2)
+                if window.data[at : at + len(text)].tobytes() == text:
+                    own.add((name, queue.queue_id))
+        return own
+
+    def read(self, piece: QueueSlice) -> tuple[_Ints, _Units]:
+        """What `QueueSlice.read` gives, with the entries that can be seen to be wrong made again from the
+        log.
+
+        Wrong are zeros, and entries that are not in the order of the log and do not lead to their message.
+        Zeros whose message the log does not have lead NOWHERE.
+        """
+        offsets, units = piece.read()
+        if piece.queue.is_batch or not len(units) or not self.log.files or is_light_queue(piece.topic):
+            return offsets, units
+        physical = units["physical_offset"].astype(np.int64)
+        if physical[0] >= max(self.log.min_offset, 1) and not (physical[1:] < physical[:-1]).any():
+            return offsets, units
+        wrong = self._wrong(piece, offsets, units, physical)
+        if not len(wrong):
+            return offsets, units
+        right = self.entries_of([(piece.queue, offsets[wrong])]).get((piece.topic, piece.queue_id))
+        units = units.copy()
+        nowhere = wrong[physical[wrong] < max(self.log.min_offset, 1)]  # not expired
+        units["physical_offset"][nowhere] = self.NOWHERE
+        made, gone = 0, wrong
+        if right is not None:
+            _, at, of = np.intersect1d(offsets[wrong], right.queue_offsets, return_indices=True)
+            units[wrong[at]] = right.units[of]
+            made, gone = len(at), np.delete(wrong, at)
+        zeros = gone[units["size"][gone] == 0]
+        holes = zeros[self.are_holes(piece.queue, offsets[zeros])]
+        name = f"{shown(piece.topic)}-{piece.queue_id}"
+        if len(holes):
+            told = (
+                "%s: %d queue offsets, the first %d, have no entry and no message: a broker counted them. %s"
+            )
+            _log.warning(told, name, len(holes), int(offsets[holes[0]]), "No message is lost")
+        if len(holes) < len(wrong):
+            _log.warning(
+                "%s: %d entries of the consume queue are zeros or lead to other messages, the first at "
+                "offset %d: %d of their messages are read from the commitlog",
+                name, len(wrong) - len(holes), int(offsets[np.setdiff1d(wrong, holes)[0]]), made,
+            )  # fmt: skip
+        return np.delete(offsets, holes), np.delete(units, holes)
+
+    def are_holes(self, queue: QueueRange, offsets: _Ints) -> NDArray[np.bool_]:
+        """Which of the ascending queue offsets, without an entry and without a message in the log, never had
+        one: between the messages beside them the log is whole. A broker that starts on a blank last file,
+        which a power loss leaves, counts one place too many (ConsumeQueue.truncateDirtyLogicFiles).
+        """
+        found = np.zeros(len(offsets), bool)
+        for start, stop in consecutive(offsets):
+            before, behind = self._beside(queue.piece(start, stop))
+            if before is not None and behind is not None and before < behind:
+                steps = self.log.walk(before, behind, verify_crc=True, resync=True)
+                if not any(isinstance(step, Damage) for step in steps):
+                    found |= (offsets >= start) & (offsets < stop)
+        return found
+
+    def _wrong(self, piece: QueueSlice, offsets: _Ints, units: _Units, physical: _Ints) -> NDArray[np.intp]:
+        """The places in `units` of entries that are wrong, without the first ones that may have expired
+        since.
+        """
+        is_wrong = (units["size"] <= 0) | (physical < 0)
+        expired = (physical < self.log.min_offset) & (offsets >= piece.queue.min_offset)
+        bounds = piece.queue.bounds
+        if bounds is None or self.log.min_offset > bounds.commit_log_min:  # since the queue was looked at
+            good = ~expired & ~is_wrong
+            first = int(good.argmax()) if good.any() else len(units)
+            is_wrong[:first] = expired[:first] = False
+        valid = np.flatnonzero(~is_wrong & ~expired)
+        in_order = valid[LogEntries.longest_ascent(physical[valid])]
+        is_wrong |= expired
+        for i in np.setdiff1d(valid, in_order).tolist():
+            place = int(physical[i]), int(units["size"][i])
+            is_wrong[i] = not self.is_own((piece.topic, piece.queue_id), int(offsets[i]), place)
+        return np.flatnonzero(is_wrong)
+
+    @staticmethod
+    def longest_ascent(values: _Ints) -> NDArray[np.intp]:
+        """The places of a longest subsequence that does not descend."""
+        if not (values[1:] < values[:-1]).any():
+            return np.arange(len(values))
+        ends: list[int] = []  # of the subsequences of each length, the least last value
+        places: list[int] = []
+        before = np.full(len(values), -1)
+        for i, value in enumerate(values.tolist()):
+            at = bisect_right(ends, value)
+            before[i] = places[at - 1] if at else -1
+            ends[at : at + 1], places[at : at + 1] = [value], [i]
+        chain = [places[-1]]
+        while before[chain[-1]] >= 0:
+            chain.append(int(before[chain[-1]]))
+        return np.array(chain[::-1])
+
+    def entries_of(
+        self, wanted: Sequence[tuple[QueueRange, _Ints]], log_stop: int = OFFSET_MAX
+    ) -> dict[QueueKey, MissingEntries]:
+        """The entries that the log's messages before `log_stop` give for these ascending queue offsets; each
+        queue once.
+        """
+        offsets = {(queue.topic, queue.queue_id): mine for queue, mine in wanted}
+        runs = [queue.piece(*run) for queue, mine in wanted for run in consecutive(mine)]
+        places = (self._stretch(run) for run in runs)
+        stretches = merged_ranges((start, min(stop, log_stop)) for start, stop in places)
+
+        def floor(key: QueueKey) -> tuple[int, int]:  # a message with offset 0 may begin the queue again
+            return 0, -1 if key in offsets else OFFSET_MAX
+
+        found = {}
+        for key, entries in LogScan(index=False, floor=floor).entries_between(self.log, stretches)[0].items():
+            mine = np.isin(entries.queue_offsets, offsets[key])
+            found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
+        return found
+
+    def first_live(self, queue: QueueRange) -> int:
+        """The first queue offset of a queue whose oldest entries are zeros, wrong or exchanged, and partly
+        expired: that of the first message in the log. Where the log is damaged there the queue stays as it
+        is.
+        """
+        bounds = queue.bounds
+        if bounds is None or queue.is_batch or self.log.min_offset != bounds.commit_log_min:
+            return queue.min_offset
+        low, front, key = queue.min_offset, bounds.front, (queue.topic, queue.queue_id)
+        stop = self.log.stop if bounds.first_physical_offset < 0 else bounds.first_physical_offset
+        if 0 <= front < self.log.min_offset and self.is_flipped(
+            key, low - 1, front, self.log.min_offset, stop
+        ):
+            return low - 1
+        if front == DISORDER:
+            low = max(low - _BESIDE, bounds.first_file // bounds.unit_size)
+        elif not (
+            0 <= bounds.first_physical_offset < self.log.min_offset
+            or (self.log.min_offset and bounds.may_lack_first_entries)
+        ):
+            return low
+        offsets, units = queue.piece(low, min(queue.max_offset, queue.min_offset + _CHUNK)).read()
+        physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
+        for i in np.flatnonzero(
+            (units["physical_offset"] >= self.log.min_offset) & (units["size"] > 0)
+        ).tolist():
+            if is_light_queue(queue.topic) or self.is_own(key, int(offsets[i]), (physical[i], sizes[i])):
+                break
+        else:
+            return queue.min_offset
+        steps = self.log.walk(self.log.min_offset, physical[i], verify_crc=True, resync=True) if i else ()
+        if any(isinstance(step, Damage) for step in steps):
+            return queue.min_offset
+        found = self.entries_of([(queue, offsets[:i])] if i else []).get(key)
+        return int(offsets[i] if found is None or not len(found.units) else found.queue_offsets[0])
+
+    def is_flipped(self, key: QueueKey, offset: int, physical: int, start: int, stop: int) -> bool:
+        """Whether the entry of a queue offset, which leads out of [start, stop) of the log, is that of a
+        message there, apart from one bit. Costs a read only where a change of one bit leads into the range.
+        """
+        nearest = start - physical if physical < start else physical - stop + 1
+        for bit in range(nearest.bit_length() - 1, max(physical, stop).bit_length()):
+            place = physical ^ (1 << bit)
+            if start <= place < stop:
+                found = self.message_at(place)
+                if found and (found.key, found.offset) == (key, offset):
+                    return True
+        return False
+
+    def last_own(self, queue: QueueRange) -> int | None:
+        """The physical offset of the last entry of a queue that leads to its message; None without one."""
+        newest = queue.piece(queue.max_offset, queue.max_offset)
+        return self._nearest_own(newest, range(queue.max_offset - 1, queue.min_offset - 1, -_NEIGHBOURS))
+
+    def _stretch(self, run: QueueSlice) -> tuple[int, int]:
+        """The physical offsets between which the messages of a run of offsets are."""
+        before, behind = self._beside(run)
+        start = self.log.min_offset if before is None else max(before, self.log.min_offset)
+        return start, self.log.stop if behind is None else behind
+
+    def _beside(self, run: QueueSlice) -> tuple[int | None, int | None]:
+        """The physical offsets of the nearest own messages before and behind a run of offsets."""
+        queue = run.queue
+        before = self._nearest_own(run, range(run.start - 1, queue.min_offset - 1, -_NEIGHBOURS))
+        return before, self._nearest_own(run, range(run.stop, queue.max_offset, _NEIGHBOURS))
+
+    def _nearest_own(self, run: QueueSlice, steps: range) -> int | None:
+        """The physical offset of the nearest entry before or behind a run that leads to its own message."""
+        queue = run.queue
+        for at in steps:
+            low, high = (at - _NEIGHBOURS + 1, at + 1) if steps.step < 0 else (at, at + _NEIGHBOURS)
+            try:
+                offsets, units = queue.piece(max(low, queue.min_offset), min(high, queue.max_offset)).read()
+            except StoreError:  # retention has deleted a file
+                return None
+            rows = range(len(units))
+            for i in rows[::-1] if steps.step < 0 else rows:
+                place = int(units["physical_offset"][i]), int(units["size"][i])
+                if self.is_own((queue.topic, queue.queue_id), int(offsets[i]), place):
+                    return place[0]
+        return None
 
 
 # ---- messages whose topic the consume queues contradict ----------------------------------------------------
@@ -551,7 +506,7 @@ class Contradictions:
             if file is None or not self._left or entry == place:
                 continue
             self._left -= 1
-            other = None if entry is None else place_of_message(self.log, entry)
+            other = None if entry is None else LogEntries(self.log).message_at(entry)
             if other is not None and (other.key, other.offset) != (key, offset):
                 continue  # the entries of the queue are wrong
             if entry is None:  # a queue file that is shifted by an entry
@@ -601,7 +556,7 @@ class Contradictions:
         """
         beside = {at: self._entry(key, at) for at in (offset - 1, offset + 1)}
         places = {at: place for at, place in beside.items() if place is not None}
-        messages = {at: place_of_message(self.log, place) for at, place in places.items()}
+        messages = {at: LogEntries(self.log).message_at(place) for at, place in places.items()}
         found = [(at, message) for at, message in messages.items() if message is not None]
         return all((each.key, each.offset) == (key, at) for at, each in found) and bool(found or not places)
 

@@ -50,7 +50,7 @@ from store_format.survey.log_end import (
     warn_once,
 )
 from store_format.survey.newest_entries import completed_queues, judged_queues, recovered_queues, settled
-from store_format.survey.right_entries import first_live, is_flipped
+from store_format.survey.right_entries import LogEntries
 
 _log = logging.getLogger(__name__)
 
@@ -186,6 +186,15 @@ class Snapshot:
         return None, None if torn is None else ReadableEnd(torn, torn)
 
     @staticmethod
+    def judged(opened: Opened, log: CommitLog, queue: QueueRange, stop: int) -> tuple[QueueRange, bool]:
+        """The queue of a log that ends at `stop` without stale entries, and whether its newest entry is wrong
+        and not stale.
+        """
+        key = queue.topic, queue.queue_id
+        judged, wrong = judged_queues(opened, log, {key: queue}, lambda: stop)
+        return judged[key], bool(wrong)
+
+    @staticmethod
     def torn_end(opened: Opened, log: CommitLog) -> int | None:
         """The end of the log of a store that was shut down cleanly, if a part of a message follows.
 
@@ -273,7 +282,10 @@ def _astray(log: CommitLog, queues: Iterable[QueueRange], end: WrittenEnd | None
         for key in [(queue.topic, queue.queue_id)]
         if queue.bounds is not None
         and (place := queue.bounds.last_physical_offset) >= written
-        and (place >= stop or is_flipped(log, key, queue.max_offset - 1, place, log.min_offset, written))
+        and (
+            place >= stop
+            or LogEntries(log).is_flipped(key, queue.max_offset - 1, place, log.min_offset, written)
+        )
     }
 
 
@@ -328,7 +340,7 @@ def _queue_at(
     if bounds is None:
         return None
     queue = QueueRange(*filed.key, bounds.min_offset, bounds.max_offset, bounds, kind=filed.kind)
-    first = first_live(log, queue)
+    first = LogEntries(log).first_live(queue)
     return queue if first == queue.min_offset else queue._replace(min_offset=first)  # of 10,000 queues
 
 

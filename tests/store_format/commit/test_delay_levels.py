@@ -19,7 +19,7 @@ from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
 from store_format.opened.store import Opened
-from store_format.survey.right_entries import shown_delays
+from store_format.survey.gone import QueueProofs
 from tests.support.staged import columns_of
 from tests.support.waiting import BEGIN_MS, append, delayed
 
@@ -112,7 +112,10 @@ def test_entries_show_the_levels(foreign: Path, tmp_path: Path, lost: range, int
     units = path.read_bytes()
     path.write_bytes(units[: 20 * lost[0]] + bytes(20 * len(lost)) + units[20 * (lost[-1] + 1) :])
     target = tmp_path / "copy" if into else foreign
-    assert shown_delays(Opened(str(foreign)), MessageStore.open(str(foreign)).log)[2] == _SECOND_LEVEL_MS
+    assert (
+        QueueProofs(Opened(str(foreign)), MessageStore.open(str(foreign)).log).shown_delays()[2]
+        == _SECOND_LEVEL_MS
+    )
     plan_recovery(str(foreign), into=str(target) if into else None).apply()
     assert _times(target) == wanted
 
@@ -127,7 +130,10 @@ def test_a_flipped_store_time_shows_no_delay(store: Path, bit: int) -> None:
     place = int.from_bytes(entries[20:28]) + head_offset("store_timestamp")
     data[place + 7 - bit // 8] ^= 1 << bit % 8
     log.write_bytes(data)
-    assert shown_delays(Opened(str(store)), MessageStore.open(str(store)).log)[2] == _SECOND_LEVEL_MS
+    assert (
+        QueueProofs(Opened(str(store)), MessageStore.open(str(store)).log).shown_delays()[2]
+        == _SECOND_LEVEL_MS
+    )
     plan_recovery(str(store)).table()
 
 

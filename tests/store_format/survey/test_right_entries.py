@@ -14,7 +14,7 @@ from store_format.java.text import java_hash
 from store_format.message.columns import decode_options_of
 from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance
-from store_format.survey.right_entries import is_own, own_newest
+from store_format.survey.right_entries import LogEntries
 from tests.support.file_edits import overwrite
 from tests.support.reads import flip
 from tests.support.staged import append, make_store, numbered
@@ -112,14 +112,13 @@ def test_many_newest_entries_lead_to_their_messages_as_each_does_alone(
         (queue.topic, queue.queue_id)
         for queue in queues
         if queue.bounds is not None
-        and is_own(
-            store.log,
+        and LogEntries(store.log).is_own(
             (queue.topic, queue.queue_id),
             queue.max_offset - 1,
             (queue.bounds.last_physical_offset, queue.bounds.last_size),
         )
     }
-    found = own_newest(store.log, queues)
+    found = LogEntries(store.log).own_newest(queues)
     assert found == alone - {("Long", 0)} if len(store.log.files) == 1 else found <= alone
     assert len(found) > 10
     assert 30 < len(alone) < len(queues) - 30
