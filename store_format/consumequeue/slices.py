@@ -68,6 +68,11 @@ class QueueRange(NamedTuple):
             return self.min_offset
         return self.bounds.first_file // CQ_UNIT.itemsize
 
+    def place(self, offset: int) -> tuple[int, int]:
+        """(physical offset, size) in the entry of a queue offset; (-1, 0) without one."""
+        _, units = self.piece(offset, offset + 1).read()
+        return (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
+
     def piece(self, start: int, stop: int) -> QueueSlice:
         """Queue offsets [start, stop) of this queue."""
         return QueueSlice(self, start, stop)

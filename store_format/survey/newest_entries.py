@@ -90,7 +90,7 @@ def recovered_queues(
     the broker's messageDelayLevel, for missing entries of delayed messages.
     """
     before = queues
-    queues, doubtful = _without_overwritten(log, queues, end.scan_start, readable.offset)
+    queues, doubtful = _without_overwritten(opened, log, queues, end.scan_start, readable.offset)
     tail = _LogTail(
         end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes, end.start
     )
@@ -480,21 +480,9 @@ def judged_queues(
         start = whole.at(physical)
         return start >= 0 and (is_live or has_own_entry(opened, log, start))
 
-    view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
-
-    def is_right(found: tuple[QueueKey, QueueRange]) -> bool:
-        (topic, _), queue = found
-        bounds, newest = queue.bounds, queue.max_offset - 1
-        if bounds is None or not _is_plain(queue) or is_light_queue(topic):
-            return True  # the messages of a light queue belong to other queues
-        place = bounds.last_physical_offset, bounds.last_size
-        return LogEntries(log).is_own(found[0], newest, place, view_of) or _agrees(queue, newest, log)
-
     changed, wrong = {}, set()
-    known = LogEntries(log).own_newest(queues.values())
-    others = [found for found in queues.items() if found[0] not in known]
-    looked = opened.files.look_at_each(others, is_right)
-    for key, queue in [found for found, right in looked if not right]:
+    own = {key: queue for key, queue in queues.items() if not is_light_queue(key[0])}
+    for key, queue in _with_wrong_newest(opened, log, own):
         cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, log_stop()):
             changed[key] = cut
@@ -503,25 +491,37 @@ def judged_queues(
     return queues | changed if changed else queues, wrong
 
 
+def _with_wrong_newest(opened: Opened, log: CommitLog, queues: _Queues) -> list[tuple[QueueKey, QueueRange]]:
+    """The queues whose newest entry leads to no message of its place, as far as no body is read for that."""
+    view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
+
+    def is_right(found: tuple[QueueKey, QueueRange]) -> bool:
+        key, queue = found
+        bounds, newest = queue.bounds, queue.max_offset - 1
+        if bounds is None or not _is_plain(queue):
+            return True
+        place = bounds.last_physical_offset, bounds.last_size
+        return LogEntries(log).is_own(key, newest, place, view_of) or _agrees(queue, newest, log)
+
+    known = LogEntries(log).own_newest(queues.values())
+    looked = opened.files.look_at_each([each for each in queues.items() if each[0] not in known], is_right)
+    return [found for found, right in looked if not right]
+
+
 def _without_overwritten(
-    log: CommitLog, queues: _Queues, start: int, stop: int
+    opened: Opened, log: CommitLog, queues: _Queues, start: int, stop: int
 ) -> tuple[_Queues, set[QueueKey]]:
     """After a crash: the queues without newest entries whose messages are overwritten.
 
     The log was recovered from `start` to `stop`. An entry that points into damage stays, and is an error or
-    counted when it is read. The second result are the queues whose newest entry on disk did not agree with
-    the log.
+    counted when it is read. The second result are the queues whose newest entry on disk was wrong.
     """
-    cut = {
+    scanned = {
         key: queue
         for key, queue in queues.items()
-        if _is_plain(queue)
-        and queue.bounds is not None
-        and queue.bounds.last_physical_offset >= start
-        and not _agrees(queue, queue.max_offset - 1, log)
+        if queue.bounds is not None and queue.bounds.last_physical_offset >= start
     }
-    if not cut:
-        return queues, set()
+    cut = dict(_with_wrong_newest(opened, log, scanned))
     whole = _Whole(log, start, stop)
 
     def is_overwritten(key: QueueKey, offset: int, physical: int) -> bool:
@@ -532,8 +532,7 @@ def _without_overwritten(
         other = queues.get(message.key)
         if other is None or not other.readable_offset <= message.offset < other.max_offset:
             return not message.offset
-        _, units = other.piece(message.offset, message.offset + 1).read()
-        if len(units) and int(units["physical_offset"][0]) == physical:
+        if other.place(message.offset)[0] == physical:
             return message.key != key or message.offset != offset
         return (message.key != key or message.offset < offset) and not _agrees(other, message.offset, log)
 
@@ -587,23 +586,18 @@ def _cut_overwritten(
     """The queue without its last entries of which `is_overwritten`, asked with queue offset and physical
     offset, says that their message is another one now.
     """
-    stop = queue.max_offset
-    while stop > queue.min_offset:
-        _, units = queue.piece(stop - 1, stop).read()
-        physical = int(units[0]["physical_offset"]) if len(units) else -1
-        if not is_overwritten(stop - 1, physical) or _agrees(queue, stop - 1, log):
+    last = queue.max_offset - 1
+    while last >= queue.min_offset and is_overwritten(last, queue.place(last)[0]):
+        if _agrees(queue, last, log):
             break
-        stop -= 1
-    return _cut_at(queue, stop)
+        last -= 1
+    return _cut_at(queue, last + 1)
 
 
 def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
     """The queue without its entries from offset `stop` on."""
     assert queue.bounds is not None
-    physical, size = -1, 0
-    if stop > queue.min_offset:
-        _, units = queue.piece(stop - 1, stop).read()
-        physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
+    physical, size = queue.place(stop - 1) if stop > queue.min_offset else (-1, 0)
     last = queue.bounds._replace(
         unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size
     )
@@ -701,8 +695,7 @@ def _is_exchanged(queue: QueueRange, log: CommitLog) -> bool:
 
 def _other_queue(queue: QueueRange, log: CommitLog, offset: int) -> QueueKey | None:
     """The queue of the message to which the entry of a queue offset leads; None for the entry's own queue."""
-    _, units = queue.piece(offset, offset + 1).read()
-    place = LogEntries(log).message_at(int(units[0]["physical_offset"])) if len(units) else None
+    place = LogEntries(log).message_at(queue.place(offset)[0])
     return None if place is None or place.key == (queue.topic, queue.queue_id) else place.key
 
 
