@@ -37,7 +37,6 @@ from store_format.commit.session import WriteSession, write_session
 from store_format.commit.staging import StagingWriter
 from store_format.commit.unsupported import refuse_full_disk, refuse_store
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
 from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batch_of
 from store_format.errors import (
     CorruptStoreError,
@@ -473,9 +472,7 @@ def _read_done(store: Store, group: str, ledger: Ledger) -> _Done:
 
 def _resent_between(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, str]]:
     """(physical offset, message id) of the dead letters of which the copies in this range were made."""
-    for run in log.walk(start, stop):
-        if isinstance(run, Damage):
-            continue
+    for run in log.runs(start, stop):
         messages, _, _ = read_stored(log, run.physical_offsets, run.sizes)
         origins, keys = messages.properties(RESENT_FROM, UNIQ_KEY)
         for origin, key in zip(origins.to_pylist(), keys.to_pylist(), strict=True):

@@ -34,7 +34,6 @@ from store_format.commit.repair import (
     last_commit,
 )
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import FiledQueue, pre_blank_mask, valid_units
@@ -356,10 +355,8 @@ def _doubtful_from(
 
 def _message_from(log: CommitLog, start: int, stop: int) -> int:
     """The physical offset of the first message that begins in [start, stop); `stop` without one."""
-    for step in log.walk(start, stop, resync=True):
-        if not isinstance(step, Damage):
-            return int(step.physical_offsets[0])
-    return stop
+    run = next(log.runs(start, stop), None)
+    return stop if run is None else int(run.physical_offsets[0])
 
 
 def _short_of_ledger(held: LockedStore, end: WriterEnd) -> list[int]:

@@ -31,7 +31,6 @@ from store_format.commit.staged_units import (
     read_groups,
 )
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import Extent, LogFiles, LogLayout, blank_head
 from store_format.consumequeue.updates import CqBatch, QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
@@ -330,12 +329,11 @@ class Publication:
         """
         if self.journal.base - end > _GAP_MAX:
             return False
-        for run in self._log.walk(max(end, self._log.min_offset), self.journal.base, resync=True):
-            if not isinstance(run, Damage):
-                refs = self._log.refs_of(run)
-                new = refs.select(np.flatnonzero(refs.physical_offsets > end))
-                if len(updates.index_batch(new, tag_keys=False).key_hashes):
-                    return False
+        for run in self._log.runs(max(end, self._log.min_offset), self.journal.base):
+            refs = self._log.refs_of(run)
+            new = refs.select(np.flatnonzero(refs.physical_offsets > end))
+            if len(updates.index_batch(new, tag_keys=False).key_hashes):
+                return False
         return True
 
     def disturbance(self) -> str | None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.write import FileWrites
 from store_format.index.file import (
@@ -199,9 +198,7 @@ def indexes_tags(opened: Opened, log: CommitLog, check: IndexCheck) -> bool:
         offsets = each.file.units(first, min(first + _TAGS_LOOKED_AT, each.file.stop))["physical_offset"]
         if not len(offsets):
             continue
-        for run in log.walk(int(offsets[0]), int(offsets[-1])):
-            if isinstance(run, Damage):
-                break
+        for run in log.runs(int(offsets[0]), int(offsets[-1])):
             units, _ = locate(log.refs_of(run), verify_crc=False)
             tags = PropertyTable(units.raw_properties()).values(TAGS)
             for number, tag in enumerate(tags.to_pylist()):

@@ -328,6 +328,11 @@ class CommitLog:
                 if not isinstance(step, Damage):
                     yield step
 
+    def damage(self, start: int, stop: int) -> list[Damage]:
+        """The damage in [start, stop), where a message begins at `start`; bodies are checked, too."""
+        steps = self.walk(start, stop, verify_crc=True, resync=True)
+        return [step for step in steps if isinstance(step, Damage)]
+
     def refs_of(self, run: UnitRun) -> UnitRefs:
         """Returns references to the units of a run, over the bytes that the walk checked."""
         buffer, start = run.buffer, run.buffer_start

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
 from store_format.consumequeue.slices import QueueSlice
 from store_format.consumequeue.units import FiledQueue, is_ext_address, resolve_tags_codes
 from store_format.display.text import shown
@@ -537,12 +536,7 @@ class QueueReader:
         """The damaged bytes [start, stop) of the commitlog files to which entries lead. Each is read once."""
         for file in {self.log.file_at(physical) for _, _, (physical, _) in suspects}:
             if file is not None and file not in self._damage:
-                steps = self.log.walk(file.start, file.stop, verify_crc=True, resync=True)
-                self._damage[file] = [
-                    (file.start + step.start, file.start + step.stop)
-                    for step in steps
-                    if isinstance(step, Damage)
-                ]
+                self._damage[file] = [each.range for each in self.log.damage(file.start, file.stop)]
             yield from () if file is None else self._damage[file]
 
     def _with_bad(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import consecutive, gather_units, merged_ranges
 from store_format.bookkeeping.journal import Abort
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage, UnitRun
+from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import MissingEntries, find_entries
 from store_format.consumequeue.files import DISORDER, can_be_queue
 from store_format.consumequeue.slices import QueueRange, QueueSlice
@@ -299,10 +299,9 @@ class LogEntries:
         found = np.zeros(len(offsets), bool)
         for start, stop in consecutive(offsets):
             before, behind = self._beside(queue.piece(start, stop))
-            if before is not None and behind is not None and before < behind:
-                steps = self.log.walk(before, behind, verify_crc=True, resync=True)
-                if not any(isinstance(step, Damage) for step in steps):
-                    found |= (offsets >= start) & (offsets < stop)
+            if before is None or behind is None or before >= behind or self.log.damage(before, behind):
+                continue
+            found |= (offsets >= start) & (offsets < stop)
         return found
 
     def _wrong(self, piece: QueueSlice, offsets: _Ints, units: _Units, physical: _Ints) -> NDArray[np.intp]:
@@ -391,8 +390,7 @@ class LogEntries:
                 break
         else:
             return queue.min_offset
-        steps = self.log.walk(self.log.min_offset, physical[i], verify_crc=True, resync=True) if i else ()
-        if any(isinstance(step, Damage) for step in steps):
+        if i and self.log.damage(self.log.min_offset, physical[i]):
             return queue.min_offset
         found = self.entries_of([(queue, offsets[:i])] if i else []).get(key)
         return int(offsets[i] if found is None or not len(found.units) else found.queue_offsets[0])
