@@ -344,7 +344,7 @@ def _survey_of_copy(source: Opened, target: Opened, options: RecoverOptions) -> 
     else:
         survey.holes = short_tails(log, survey.stop)
     holes = [(hole.start, hole.stop) for hole in survey.holes]
-    survey.begins = QueueProofs(source, log).begun_again(survey.queues, holes, is_copied=True)
+    survey.begins = QueueProofs.begun_again(log, survey.queues, holes, is_copied=True)
     check_holes(log, Ledger.read(source), survey.holes)
     return survey
 

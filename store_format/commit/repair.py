@@ -318,7 +318,7 @@ def find_end(
         opened=target, source=opened, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
         broker_start=max(filing.start, end.start),
-        begins=proofs.begun_again(queues), filing=filing,
+        begins=proofs.begun_again(log, queues), filing=filing,
     )  # fmt: skip
     survey.end_at(end)
     try:

@@ -162,7 +162,7 @@ class QueueCheck:
         begins = GivenUp.known(opened).queue_begins
         with suppress(StoreError):  # `queue_directories` reports what is no queue
             queues = QueueProofs(opened, log).queues(lambda _: None)
-            begins |= QueueProofs(opened, log).begun_again(queues)
+            begins |= QueueProofs.begun_again(log, queues)
         self.comparison = QueueComparison(
             self._find, log=log, contradictions=Contradictions(opened, log), log_stop=end, begins=begins,
             broker_start=filing.start, filing=filing,

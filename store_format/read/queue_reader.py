@@ -496,10 +496,12 @@ class QueueReader:
         }
         # with offsets of messages in lost or damaged bytes, the log may have those of a deleted topic
         lost = [*QueueProofs.lost_ranges(self.log), *self._damaged(suspects.values())] if suspects else []
+        bounds = [pieces[numbers[key]].queue.bounds for key in {key for key, _, _ in suspects.values()}]
+        begun = QueueProofs.begun_again(self.log, [each for each in bounds if each is not None])
         suspects = {
             i: each
             for i, each in suspects.items()
-            if not any(start <= each[2][0] < stop for start, stop in lost)
+            if each[0] not in begun and not any(start <= each[2][0] < stop for start, stop in lost)
         }
         wanted: dict[QueueKey, set[int]] = {}
         before = dict[int, range]()  # shifted entries hide the first messages of a queue

@@ -142,7 +142,7 @@ class QueueProofs:
         with suppress(StoreError):  # a reader of the files raises the error
             queues = self.queues(refused.append, scan=True)
             is_old = is_broker_49(self.opened)
-        firsts = self.begun_again(queues, is_copied=True)
+        firsts = self.begun_again(self.log, queues, is_copied=True)
         if state is StoreState.LIVE:
             return Filing(firsts=firsts)
         if state is StoreState.CLEAN:
@@ -467,8 +467,13 @@ class QueueProofs:
             f"{end.offset}: rmqlog recover STORE --cut-after-damage --apply",
         )
 
+    @staticmethod
     def begun_again(
-        self, queues: Iterable[QueueBounds], holes: Sequence[tuple[int, int]] = (), *, is_copied: bool = False
+        log: CommitLog,
+        queues: Iterable[QueueBounds],
+        holes: Sequence[tuple[int, int]] = (),
+        *,
+        is_copied: bool = False,
     ) -> dict[QueueKey, int]:
         """The physical offsets at which queues begin, where the log's messages alone do not show that:
         earlier messages are of a topic that was deleted before. With `is_copied`, those of all queues that
@@ -479,13 +484,13 @@ class QueueProofs:
         beginning: it does not lead to the log's end, and the next ones lead to earlier places. Nor are
         entries of shifted files, with sizes that no message has.
         """
-        unit = last_unit(self.log)
-        end = self.log.stop if unit is None else unit.stop
+        unit = last_unit(log)
+        end = log.stop if unit is None else unit.stop
 
         def is_lost(physical: int, last: int, size: int) -> bool:
             if any(start <= physical < stop for start, stop in holes):
                 return True
-            return physical == end or (end < physical < last and size <= self.log.file_size)
+            return physical == end or (end < physical < last and size <= log.file_size)
 
         return {
             (queue.topic, queue.queue_id): queue.first_physical_offset
@@ -494,7 +499,7 @@ class QueueProofs:
             and queue.min_offset == 0
             and (
                 is_lost(queue.first_physical_offset, queue.last_physical_offset, queue.last_size)
-                or (is_copied and _begins_with_own(self.log, queue))
+                or (is_copied and _begins_with_own(log, queue))
             )
         }
 

@@ -35,6 +35,7 @@ from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
 from store_format.opened.store import Opened
 from store_format.survey.fates import Fate, Fates, LogQueue, StoredTopics, Unfiled
+from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import last_unit
 from store_format.survey.right_entries import Contradictions
 from store_format.survey.scan import LogQueues
@@ -248,6 +249,11 @@ class UnfiledQueues:
         fate = {key: each.fate for key, each in fates.items()}
         self._deleted |= {key: self._seen[key].last for key in fate if fate[key] is Fate.DELETED}
         short = {key: queue for key, queue in short.items() if fate.get(key) is not Fate.DELETED}
+        if short:
+            # A topic may have been deleted before, and the log have lost what came behind.
+            proofs = QueueProofs(self.opened, taken.log)
+            begun = proofs.begun_again(taken.log, proofs.queues(lambda _: None, scan=True))
+            short = {key: queue for key, queue in short.items() if queue.last >= begun.get(key, 0)}
         if self.answer is not None:
             answer = Fate.LOST if self.answer == "read" else Fate.DELETED
             fate |= {key: answer for key, each in fate.items() if each is Fate.UNKNOWN}

@@ -21,8 +21,10 @@ from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
 from store_format.files.read import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.message.columns import decode_options_of
 from store_format.metadata.read import Checkpoint, read_checkpoint
-from store_format.read.store import Store
+from store_format.read.store import Store, read_pieces
+from store_format.read.tolerance import Tolerance
 from store_format.survey.log_end import LogEnd
 from store_format.survey.scan import LogScan
 from tests.support import goldens, oracle
@@ -563,6 +565,24 @@ def test_messages_of_a_deleted_topic_stay_deleted_if_the_later_ones_are_lost(tmp
     (store.write(crashed=True) / "commitlog" / f"{1024:020d}").unlink()
     queues = Store.open(str(tmp_path)).queues("A".__eq__)
     assert [(queue.queue_id, queue.max_offset) for queue in queues] == [(1, 1)]
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_messages_of_a_deleted_topic_take_no_place_of_lost_ones(tmp_path: Path, crashed: bool) -> None:
+    """The first entry leads to the end of the log, behind all messages of the queue. An entry of A-1 leads to one."""
+    store = BrokerStore(tmp_path)
+    store.put("A", offset=3, files=False)
+    store.put("B")
+    for offset in range(4):
+        store.put("A", offset=offset)
+    end, first = store.messages[2].physical_offset, store.messages[0]
+    store.entries["A", 1], store.first["A", 1] = [oracle.cq_unit(0, first.total_size, 0)], 0
+    log = store.write(crashed=crashed) / "commitlog" / f"{0:020d}"
+    log.write_bytes(log.read_bytes()[:end].ljust(store.log_file_size, b"\0"))
+    queues = [(queue, queue.piece()) for queue in Store.open(str(tmp_path)).queues()]
+    options = decode_options_of(("topic",), True)
+    rows = read_pieces(queues, options, Tolerance("DROPMALFORMED", fail_on_data_loss=False))
+    assert [topic for batch in rows for topic in batch["topic"].to_pylist()] == ["B"]
 
 
 def test_a_broker_goes_on_behind_a_record_with_a_wrong_physical_offset(tmp_path: Path) -> None:
