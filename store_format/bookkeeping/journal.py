@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -59,6 +59,7 @@ _MARK = "rmqlog "
 _ABORT_SIZE_MAX = 4096
 _VERSION = 2
 _OFFSET_STOP, _DAY_SECONDS = 1 << 62, 86_400
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,13 @@ class CommitState:
             if row.reading is Reading.TO_BASE or (mark is None and _lacks_entries(opened, journal)):
                 return CommitState(journal.base, bool(mark), journal.id, ledger)
         return CommitState(None, bool(mark), None, ledger)
+
+    def settle(self, opened: Opened, look: Callable[[int | None], _Found]) -> _Found:
+        """What `look` finds up to the base, or up to what was committed before, if a commit made progress
+        meanwhile: no part of a batch is ever visible.
+        """
+        found = look(self.base)
+        return found if CommitState.read(opened) == self else look(CommitState.committed_end(opened))
 
     @staticmethod
     def committed_end(opened: Opened) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -247,13 +247,14 @@ class LogComparison:
         end, _ = self.filing.ends.get(queue.key, (first, -1))  # a broker ends it at an entry of zeros
         return end < first or not (valid_units(before)[0] and is_known)
 
-    def index_batches(self, start: int, stop: int) -> Iterator[IndexBatch]:
-        """The index entries of the messages in [start, stop) of the log, without those that are `filled`. A
-        message begins at `start`.
+    def index_batches(
+        self, start: int, stop: int, holes: Sequence[tuple[int, int, UnitRun | None]] = ()
+    ) -> Iterator[IndexBatch]:
+        """The index entries of the messages in [start, stop) of the log around the holes. A message begins at
+        `start`.
         """
-        for part in self.scan.parts(self.log, start, stop, self.fillings, threads=self.options.threads):
-            if part.index is not None:
-                yield part.index
+        parts = self.scan.parts(self.log, start, stop, holes, threads=self.options.threads)
+        return (part.index for part in parts if part.index is not None)
 
     def _add_index(self, batch: IndexBatch, on_index: Callable[[IndexBatch], None]) -> None:
         if self.index is not None:
@@ -263,8 +264,7 @@ class LogComparison:
     def _unindexed(self) -> Iterator[IndexBatch]:
         """Those between the end of the index and `start`, unless these are too many to look at."""
         end = self.start if self.index is None else max(self.index.end, self.log.min_offset)
-        if 0 < self.start - end <= _UNINDEXED_MAX:
-            yield from self.index_batches(end, self.start)
+        return self.index_batches(end, self.start if self.start - end <= _UNINDEXED_MAX else end)
 
     def _scan(self) -> LogScan:
         source, options = self.source, self.options

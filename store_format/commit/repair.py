@@ -410,7 +410,7 @@ class Built:
         index = self.index
         if index is None:
             index = self.index_builder(check.kept())
-            for batch in found.index_batches(index.start, found.stop):
+            for batch in found.index_batches(index.start, found.stop, found.fillings):
                 index.add(batch)
         index.close()
         move_index(check, f"{self.queues.opened.path}/index", files)

@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from store_format.bookkeeping.journal import CommitState, StoreState, doorbell_path
@@ -553,10 +554,7 @@ def _find_start(store: Store, log: CommitLog, signs: _Signs, known: int | None) 
         places = [known]
     else:
         places = sorted({*begun, _place_of_queue(store, log, signs.state)} - {-1})
-    found = _start_before_end(log, places, signs.commit.base)
-    if CommitState.read(store.opened) == signs.commit:
-        return found
-    return _start_before_end(log, places, CommitState.committed_end(store.opened))
+    return signs.commit.settle(store.opened, partial(_start_before_end, log, places))
 
 
 def _start_before_end(log: CommitLog, places: list[int], stop: int | None) -> tuple[int, int]:

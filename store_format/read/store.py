@@ -372,8 +372,7 @@ class Store:
             log, decode_options, self.broker_name, tolerance, stop, is_live=is_live,
             contradictions=Contradictions(self.opened, log),
         )  # fmt: skip
-        proofs = QueueProofs(self.opened, log)
-        proofs.warn(proofs.find_gone(state))
+        QueueProofs(self.opened, log).warn_of_gone(state)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

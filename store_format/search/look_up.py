@@ -159,9 +159,8 @@ def look_up(store: Store, choice: MessageChoice, how: How) -> Found:
     Raises OptionError for a key that no message can have.
     """
     store = replace(store, log=store.log.relisted())  # with the commitlog files that exist now
-    proofs, found = QueueProofs(store.opened, store.log), _found(store, choice, how)
-    gone = proofs.find_gone(store.state)
-    proofs.warn(gone)
+    found = _found(store, choice, how)
+    gone = QueueProofs(store.opened, store.log).warn_of_gone(store.state)
     lost = sum(each.count for each in gone)
     return replace(found, searched=replace(found.searched, lost=lost)) if lost else found
 

@@ -222,15 +222,6 @@ class Fates:
     opened: Opened
     log: CommitLog
 
-    def ledger_ends(self) -> dict[QueueKey, KnownEnd]:
-        """`last_commit_ends`, with the file that shows them."""
-        return {
-            key: KnownEnd(
-                end, f"the last commit of {self.opened}/.rmqlog/ledger.json ends {_name(key)} at offset {end}"
-            )
-            for key, end in self.last_commit_ends().items()
-        }
-
     def last_commit_ends(self, log_end: int = OFFSET_MAX) -> Mapping[QueueKey, int]:
         """The ends of the queues of our last commit, by the ledger.
 
@@ -258,11 +249,12 @@ class Fates:
         return dict(_committed_ends(self.opened, tuple(map(self.opened.files.stat_identity, places))))
 
     def known_ends(self) -> dict[QueueKey, KnownEnd]:
-        """The greater of both ends of each queue: for a queue without files."""
+        """The greater of both ends of each queue, and the file that shows it: for a queue without files."""
         found = self.committed_ends()
-        for key, end in self.ledger_ends().items():
-            if key not in found or found[key].offset < end.offset:
-                found[key] = end
+        for key, end in self.last_commit_ends().items():
+            if key not in found or found[key].offset < end:
+                ledger = f"the last commit of {self.opened}/.rmqlog/ledger.json"
+                found[key] = KnownEnd(end, f"{ledger} ends {_name(key)} at offset {end}")
         return found
 
     def decide(

@@ -415,8 +415,9 @@ class QueueProofs:
                 )
         return found
 
-    def warn(self, gone: Sequence[Gone]) -> None:
-        """Warns of messages that a search of the commitlog cannot see."""
+    def warn_of_gone(self, state: StoreState) -> list[Gone]:
+        """`find_gone`, with a warning of messages that a search of the commitlog cannot see."""
+        gone = self.find_gone(state)
         if gone:
             count = sum(each.count for each in gone)
             _log.warning(
@@ -425,6 +426,7 @@ class QueueProofs:
                 count,
                 gone[0],
             )
+        return gone
 
     def lost_last_files(
         self, end: LogEnd, queues: Iterable[QueueBounds], *, is_crashed: bool

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
@@ -99,10 +100,7 @@ class Snapshot:
         if state is StoreState.CRASHED and not before.is_own:
             LostLog.refuse(opened, log)
             return _recovered(opened, log, select, refused)
-        taken = _taken(opened, log, state, select, refused, before.base)
-        if CommitState.read(opened) == before:
-            return taken
-        return _taken(opened, log, state, select, refused, CommitState.committed_end(opened))
+        return before.settle(opened, partial(_taken, opened, log, state, select, refused))
 
     @staticmethod
     def take_queue(
@@ -164,11 +162,9 @@ class Snapshot:
             readable = ReadableEnd.after_crash(opened, log)
             warn_once(opened, log.cache, readable)
             return readable.offset
-        end = before.base if before.base is not None else _end_before_remains(opened, log, state)
-        if CommitState.read(opened) == before:
-            return end
-        committed = CommitState.committed_end(opened)
-        return committed if committed is not None else _end_before_remains(opened, log, state)
+        return before.settle(
+            opened, lambda base: _end_before_remains(opened, log, state) if base is None else base
+        )
 
     @staticmethod
     def ends(opened: Opened, log: CommitLog, state: StoreState) -> tuple[LogEnd | None, ReadableEnd | None]:

@@ -476,13 +476,11 @@ def _queues_in_windows(
     `topics` with LMQ_PREFIX are all light queues, and None all topics. `window` is the number of bytes read
     at each end, and before each of the ascending physical offsets `firsts`; None reads the whole log.
     """
-    before = CommitState.read(opened)
-    stop = taken.log_end if before.base is None else before.base
-    found = _queues_in(opened, taken, topics, window, stop, firsts)
-    if CommitState.read(opened) == before:
-        return found
-    # a commit made progress meanwhile: only what was complete before
-    return _queues_in(opened, taken, topics, window, CommitState.committed_end(opened), firsts)
+
+    def look(base: int | None) -> tuple[dict[QueueKey, LogQueue], bool]:
+        return _queues_in(opened, taken, topics, window, taken.log_end if base is None else base, firsts)
+
+    return CommitState.read(opened).settle(opened, look)
 
 
 def _queues_in(

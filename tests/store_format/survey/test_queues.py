@@ -282,10 +282,10 @@ def _ends(found: dict[tuple[str, int], KnownEnd]) -> dict[tuple[str, int], int]:
 
 def test_the_ledger_knows_the_ends_of_the_last_commits(root: Path) -> None:
     log = Store.open(str(root)).log
-    assert _ends(Fates(Opened(str(root)), log).ledger_ends()) == {("T", 0): 5, ("V", 0): 3}
-    assert "ledger.json ends V-0 at offset 3" in Fates(Opened(str(root)), log).ledger_ends()["V", 0].evidence
+    assert Fates(Opened(str(root)), log).last_commit_ends() == {("T", 0): 5, ("V", 0): 3}
+    assert "ledger.json ends V-0 at offset 3" in Fates(Opened(str(root)), log).known_ends()["V", 0].evidence
     Path(Ledger.path(Opened(str(root)))).write_text("{}")
-    assert Fates(Opened(str(root)), log).ledger_ends() == {}
+    assert Fates(Opened(str(root)), log).last_commit_ends() == {}
 
 
 def test_a_broker_may_have_written_to_queues_of_earlier_commits(root: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_broker_may_have_written_to_queues_of_earlier_commits(root: Path) -> N
 def test_a_commit_that_was_cut_shows_nothing(root: Path) -> None:
     last = json.loads(Path(Ledger.path(Opened(str(root)))).read_text())["last"]
     overwrite(root / "commitlog/00000000000000000000", last["last_offset"], bytes(last["last_size"]))
-    assert Fates(Opened(str(root)), Store.open(str(root)).log).ledger_ends() == {}
+    assert Fates(Opened(str(root)), Store.open(str(root)).log).last_commit_ends() == {}
 
 
 def test_groups_have_committed_in_topics_that_are_not_deleted(root: Path) -> None:
