@@ -80,11 +80,11 @@ def find_holes(
         bad = contradictions.of_log(locate(refs, verify_crc=False)[0])
         places += [(physical, physical + sizes[physical]) for physical in bad]
     places += [*readable.damaged, *readable.hidden]
-    most = readable.DAMAGED_MAX
-    if len(readable.damaged) >= most or len(places) >= most:
+    if max(len(readable.damaged), len(places)) >= readable.DAMAGED_MAX:
         raise UnsupportedFormatError(
-            f"the commitlog has {len(places)} damaged places or more; expected fewer than {most}. "
-            "Export the messages into a new store instead (rmqlog export --skip-damage)"
+            f"the commitlog has {len(places)} damaged places or more; expected fewer than "
+            f"{readable.DAMAGED_MAX}. Export the messages into a new store instead (rmqlog export "
+            "--skip-damage)"
         )
     merged = merged_ranges(
         (start, min(stop, readable.offset)) for start, stop in places if start < readable.offset

@@ -186,9 +186,8 @@ class Snapshot:
         """The queue of a log that ends at `stop` without stale entries, and whether its newest entry is wrong
         and not stale.
         """
-        key = queue.topic, queue.queue_id
-        judged, wrong = judged_queues(opened, log, {key: queue}, lambda: stop)
-        return judged[key], bool(wrong)
+        judged, wrong = judged_queues(opened, log, {(queue.topic, queue.queue_id): queue}, lambda: stop)
+        return next(iter(judged.values())), bool(wrong)
 
     @staticmethod
     def torn_end(opened: Opened, log: CommitLog) -> int | None:
