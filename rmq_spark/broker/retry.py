@@ -35,7 +35,7 @@ from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.commit.staging import StagingWriter
-from store_format.commit.unsupported import refuse_full_disk, refuse_store
+from store_format.commit.unsupported import StoreRefusals
 from store_format.commitlog.log import CommitLog
 from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batch_of
 from store_format.errors import (
@@ -138,7 +138,7 @@ def send_back(
     opened = store.opened
     if key is not None:
         ServiceTurn.refuse_key(key[0])
-    refuse_store(opened)
+    StoreRefusals(opened).refuse_store()
     LostLog.refuse(opened, store.log)
     conf = broker_conf_of(opened, broker_conf)
     settings = SendBackSettings(
@@ -146,7 +146,7 @@ def send_back(
     )
     staged, files = StagedBack(), list[StagedFile]()
     if key is None or not Ledger.read(opened).has(key):  # The messages of a committed call may be deleted.
-        refuse_full_disk(opened, disk_limit, conf, store.commit_log_paths)
+        StoreRefusals(opened).refuse_full_disk(disk_limit, conf, store.commit_log_paths)
         staged, files = _staged_copies(store, _found_messages(store, places), delay_level, settings)
     options = CommitOptions(
         new_topics=staged.new_topics,

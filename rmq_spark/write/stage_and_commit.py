@@ -25,7 +25,7 @@ from store_format.commit.append import CommitResult, commit, commit_cluster
 from store_format.commit.create_store import create_store, make_root, remove_place, remove_store
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, begin_staging
-from store_format.commit.unsupported import refuse_timer
+from store_format.commit.unsupported import StoreRefusals
 from store_format.errors import StoreError
 from store_format.files.read import files_at
 from store_format.files.write import saying_nothing_written
@@ -119,7 +119,9 @@ class _Staging:
     def _append(self, place: int, messages: ProducedMessages) -> None:
         options, store = self._target.options, self._target.stores[place]
         queues, queue_index = messages.queues()
-        refuse_timer(store.opened, {topic for topic, _ in queues}, self._target.routes.stores[place].topics)
+        StoreRefusals(store.opened).refuse_timer(
+            {topic for topic, _ in queues}, self._target.routes.stores[place].topics
+        )
         columns = messages.columns(options.store_host or (own_address(), _STORE_PORT))
         hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
         self._writer(place).append(

@@ -16,7 +16,7 @@ from rmq_spark.produce.queues import Routes, StoreTopics
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.commit.create_store import is_store
-from store_format.commit.unsupported import full_disk, refuse_store
+from store_format.commit.unsupported import StoreRefusals
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import is_broker_49
@@ -123,7 +123,7 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
     opened = Opened(root)
     was_missing = not os.path.isdir(root)
     if not was_missing:
-        refuse_store(opened)
+        StoreRefusals(opened).refuse_store()
     is_new = not is_store(root)
     conf = broker_conf_of(opened, options.broker_conf)
     held, full = _held(root, options), _full(root, options, conf)
@@ -146,7 +146,7 @@ def _member(root: str, options: WriteOptions) -> TargetStore:
             f"brokerName names one store, and {options.path} is a cluster; "
             "leave it out: each store has the name of its broker"
         )
-    refuse_store(opened)
+    StoreRefusals(opened).refuse_store()
     conf = broker_conf_of(opened, options.broker_conf)
     return _existing(root, options, conf, _held(root, options) or _full(root, options, conf))
 
@@ -213,4 +213,4 @@ def _held(root: str, options: WriteOptions) -> str | None:
 def _full(root: str, options: WriteOptions, conf: BrokerConf) -> str | None:
     """Why a broker on these disks would refuse to write."""
     given = options.disk_used_percent_max
-    return full_disk(Opened(root), (), conf.disk_warning_percent if given is None else given)
+    return StoreRefusals(Opened(root)).full_disk((), conf.disk_warning_percent if given is None else given)

@@ -49,7 +49,7 @@ from store_format.commit.roll_forward import repeat, roll_forward
 from store_format.commit.staged_units import check_staged, remove_staging
 from store_format.commit.staging import TIMES_SUFFIX
 from store_format.commit.steps import conclude, publish, undo, write_topics
-from store_format.commit.unsupported import refuse_missing_queues, refuse_store, refuse_timer, refuse_topics
+from store_format.commit.unsupported import StoreRefusals
 from store_format.commitlog.write import LogLayout
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files import paths
@@ -157,7 +157,7 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
     """Completes what a crash left, of a broker or of a commit, without a new message."""
     opened = Opened(root)
     options = options or CommitOptions()
-    refuse_store(opened)
+    StoreRefusals(opened).refuse_store()
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
         held = open_store(root, options, FileWrites(sync=options.sync))
@@ -266,7 +266,7 @@ def _open_members(
     """Steps 1 and 2. `held` is the lock of the only store if the caller has it."""
     roots = sorted(parts)
     for root in roots:
-        refuse_store(Opened(root))
+        StoreRefusals(Opened(root)).refuse_store()
     if held is not None:
         locks = [held]
     else:
@@ -495,10 +495,12 @@ def plan(
     _warn_of_links(held)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
     topics: Mapping[str, TopicConfig] = read_topics(opened, is_needed=True) or {}
-    refuse_topics(opened, queues, topics)
-    refuse_timer(opened, {topic for topic, _ in queues}, topics)
+    StoreRefusals(opened).refuse_topics(queues, topics)
+    StoreRefusals(opened).refuse_timer({topic for topic, _ in queues}, topics)
     if began is None:  # A broker delivers to the queue that a message names, whatever topics.json says.
-        refuse_missing_queues(opened, (*queues, *(queue for each in staged for queue in each.parked)), topics)
+        StoreRefusals(opened).refuse_missing_queues(
+            (*queues, *(queue for each in staged for queue in each.parked)), topics
+        )
     _refuse_missing_crc(held, staged, end.offset)
     timestamp, times_name = _store_times(opened, staged, store_timestamps, now, files)
     if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:

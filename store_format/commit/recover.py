@@ -30,7 +30,7 @@ from store_format.commit.repair import (
 )
 from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes, find_holes, short_tails
 from store_format.commit.store_copy import NOT_COPIED, copy_parts, copy_store, end_copy, refuse_target
-from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
+from store_format.commit.unsupported import StoreRefusals
 from store_format.commitlog.log import CommitLog, open_log
 from store_format.consumequeue.files import FOLDERS
 from store_format.consumequeue.units import list_queues
@@ -230,8 +230,8 @@ def recover(
         refuse_target(root, into)
         if topics is not None or not (rebuild_queues and rebuild_index):
             raise OptionError("into: expected all queues and the index, found a part: a copy has none yet")
-    refuse_rocksdb_queues(opened)
-    refuse_store(opened)
+    StoreRefusals(opened).refuse_rocksdb_queues()
+    StoreRefusals(opened).refuse_store()
     conf = broker_conf_of(opened, broker_conf)
     name = broker_name_of(opened)
     sizes = conf.commit_log_file_size, conf.queue_file_size, conf.max_hash_slot_num, conf.max_index_num

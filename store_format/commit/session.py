@@ -22,7 +22,7 @@ from store_format.commit.append_position import find_writer_end
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.staging import StagingWriter, stage_columns
-from store_format.commit.unsupported import refuse_full_disk, refuse_store
+from store_format.commit.unsupported import StoreRefusals
 from store_format.commitlog.log import open_log
 from store_format.commitlog.write import LogLayout
 from store_format.errors import IllegalMessageError
@@ -46,7 +46,7 @@ def stage_messages(
     StoreWriteError for a disk that is too full (`CommitOptions.disk_limit`).
     """
     opened = Opened(root)
-    refuse_full_disk(opened, options.disk_limit, options.conf, options.log_directories)
+    StoreRefusals(opened).refuse_full_disk(options.disk_limit, options.conf, options.log_directories)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
     LostLog.refuse(opened, log)
     with saying_nothing_written():
@@ -162,7 +162,7 @@ def write_session(root: str, options: CommitOptions | None = None) -> Iterator[W
     """
     opened = Opened(root)
     options = options or CommitOptions()
-    refuse_store(opened)
+    StoreRefusals(opened).refuse_store()
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
         files = FileWrites(sync=options.sync)

@@ -11,6 +11,7 @@ still flushes and deletes files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
@@ -39,102 +40,155 @@ _BY_NAME = {
 }
 
 
-def refuse_store(opened: Opened) -> None:
-    """Raises UnsupportedFormatError for a store that is not written to."""
-    names = opened.files.names(opened.path)
-    for directory, file, meaning in _BY_FILE:
-        if file in opened.files.names(f"{opened.path}/{directory}", missing_ok=True):
+@dataclass(frozen=True, slots=True)
+class StoreRefusals:
+    """Why a commit does not write to a store; each error names the broker setting that is the reason."""
+
+    opened: Opened
+
+    def refuse_store(self) -> None:
+        """Raises UnsupportedFormatError for a store that is not written to."""
+        names = self.opened.files.names(self.opened.path)
+        for directory, file, meaning in _BY_FILE:
+            if file in self.opened.files.names(f"{self.opened.path}/{directory}", missing_ok=True):
+                raise UnsupportedFormatError(
+                    f"{self.opened}: cannot write to a store with {meaning}, found {directory}/{file}. It "
+                    "can be read; send messages through its broker, or write to another store"
+                )
+        for name in sorted(names):
+            meaning = _BY_NAME.get(name) or (
+                "a DLedger store (enableDLegerCommitLog=true)" if name.startswith("dledger-") else ""
+            )
+            if meaning:
+                raise UnsupportedFormatError(
+                    f"{self.opened}: cannot write to {meaning}, found {name}. It can be read; send messages "
+                    "through its broker, or write to another store"
+                )
+
+    def refuse_rocksdb_queues(self) -> None:
+        """Raises UnsupportedFormatError for a store whose consume queues its broker completes itself."""
+        if has_rocksdb_queues(self.opened):
             raise UnsupportedFormatError(
-                f"{opened}: cannot write to a store with {meaning}, found {directory}/{file}. It can be "
-                "read; send messages through its broker, or write to another store"
+                f"{self.opened}: expected consume queues in files, found a RocksDB database "
+                "(storeType=defaultRocksDB). Its broker completes the database from the commitlog when it "
+                "starts. If the database is lost, remove the directory with the file CURRENT and start the "
+                "broker with commitLogRecoverMaxNum at least the number of commitlog files. To read the "
+                "messages without a broker, read the store as it is: the commitlog alone is enough"
             )
-    for name in sorted(names):
-        meaning = _BY_NAME.get(name) or (
-            "a DLedger store (enableDLegerCommitLog=true)" if name.startswith("dledger-") else ""
-        )
-        if meaning:
+
+    def refuse_topics(self, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
+        """Raises UnsupportedFormatError for a topic that is not written to, IllegalMessageError for a bad
+        name.
+
+        A bad name, or queue id, is one that a consume queue directory cannot have.
+        """
+        batch_topics = self.opened.files.names(f"{self.opened.path}/batchconsumequeue", missing_ok=True)
+        for topic, queue_id in queues:
+            if not can_be_queue(topic, 0):
+                raise IllegalMessageError(
+                    f"topic {topic!r}: expected a name that a directory can have: not empty, '.' or '..', "
+                    "without '/' and NUL, at most 255 bytes"
+                )
+            if not 0 <= queue_id <= _QUEUE_ID_MAX:
+                raise IllegalMessageError(
+                    f"topic {topic}: expected a queue id from 0 to {_QUEUE_ID_MAX}, found {queue_id}"
+                )
+            config = topics.get(topic)
+            kind = None
+            if is_light_queue(topic):
+                kind = "a light queue (enableLmq)"
+            elif topic in batch_topics or (config is not None and config.queue_type == "BatchCQ"):
+                kind = "a topic with queue.type=BatchCQ"
+            elif config is not None and config.cleanup_policy == "COMPACTION":
+                kind = "a topic with cleanup.policy=COMPACTION"
+            elif config is not None and config.message_type == "LITE":
+                kind = "a topic with message.type=LITE"
+            if kind is not None:
+                raise UnsupportedFormatError(
+                    f"topic {topic}: cannot write to {kind}. Send its messages through the broker"
+                )
+
+    def refuse_timer(self, used: Iterable[str], topics: Mapping[str, TopicConfig]) -> None:
+        """Raises UnsupportedFormatError for timer messages if the store's broker has no timer to deliver
+        them.
+
+        A broker with a timer has its topic in topics.json as soon as it has started
+        (TopicConfigManager.init).
+        """
+        if TIMER_TOPIC in used and SELF_TEST_TOPIC in topics and TIMER_TOPIC not in topics:
             raise UnsupportedFormatError(
-                f"{opened}: cannot write to {meaning}, found {name}. It can be read; send messages through "
-                "its broker, or write to another store"
+                f"{self.opened}: cannot write messages with a time of delivery (column deliverTimestamp): "
+                f"topics.json has no {TIMER_TOPIC}, so this store's broker is older than 5.0 or has "
+                "timerWheelEnable=false, and would never deliver them. Use the column delayTimeLevel, or "
+                "start a broker with timerWheelEnable=true on the store first"
             )
 
+    def refuse_timeline(self, conf: BrokerConf) -> None:
+        """Raises UnsupportedFormatError if the broker keeps waiting timer messages in RocksDB.
 
-def refuse_rocksdb_queues(opened: Opened) -> None:
-    """Raises UnsupportedFormatError for a store whose consume queues its broker completes itself."""
-    if has_rocksdb_queues(opened):
-        raise UnsupportedFormatError(
-            f"{opened}: expected consume queues in files, found a RocksDB database (storeType="
-            "defaultRocksDB). Its broker completes the database from the commitlog when it starts. If the "
-            "database is lost, remove the directory with the file CURRENT and start the broker with "
-            "commitLogRecoverMaxNum at least the number of commitlog files. To read the messages without a "
-            "broker, read the store as it is: the commitlog alone is enough"
-        )
-
-
-def refuse_topics(opened: Opened, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises UnsupportedFormatError for a topic that is not written to, IllegalMessageError for a bad name.
-
-    A bad name, or queue id, is one that a consume queue directory cannot have.
-    """
-    batch_topics = opened.files.names(f"{opened.path}/batchconsumequeue", missing_ok=True)
-    for topic, queue_id in queues:
-        if not can_be_queue(topic, 0):
-            raise IllegalMessageError(
-                f"topic {topic!r}: expected a name that a directory can have: not empty, '.' or '..', "
-                "without '/' and NUL, at most 255 bytes"
-            )
-        if not 0 <= queue_id <= _QUEUE_ID_MAX:
-            raise IllegalMessageError(
-                f"topic {topic}: expected a queue id from 0 to {_QUEUE_ID_MAX}, found {queue_id}"
-            )
-        config = topics.get(topic)
-        kind = None
-        if is_light_queue(topic):
-            kind = "a light queue (enableLmq)"
-        elif topic in batch_topics or (config is not None and config.queue_type == "BatchCQ"):
-            kind = "a topic with queue.type=BatchCQ"
-        elif config is not None and config.cleanup_policy == "COMPACTION":
-            kind = "a topic with cleanup.policy=COMPACTION"
-        elif config is not None and config.message_type == "LITE":
-            kind = "a topic with message.type=LITE"
-        if kind is not None:
+        Without the setting in broker.conf, `rocksdbstore/` decides: each broker from 5.4 on creates it, and
+        only one with timerRocksDBEnable=true has records of its timeline there.
+        """
+        found = conf.timer_rocksdb_enable
+        where = "broker.conf has timerRocksDBEnable=true"
+        if not found and "timerRocksDBEnable" not in conf.given:
+            name = _timeline_file(f"{self.opened.path}/rocksdbstore")
+            found, where = name is not None, f"found records of the timer in rocksdbstore/{name}"
+        if found:
             raise UnsupportedFormatError(
-                f"topic {topic}: cannot write to {kind}. Send its messages through the broker"
+                f"{self.opened}: cannot deliver timer messages, which wait in a timeline in RocksDB: "
+                f"{where}. Start the store's broker, which delivers them; or, if the timeline is not in use "
+                "any more, set timerRocksDBEnable=false in broker.conf"
             )
 
+    def refuse_missing_queues(self, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
+        """Raises IllegalMessageError for a queue id that consumers do not read, or producers do not write.
 
-def refuse_timer(opened: Opened, used: Iterable[str], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises UnsupportedFormatError for timer messages if the store's broker has no timer to deliver them.
+        The topic of delay levels has 18 queues in topics.json, however many levels messageDelayLevel has.
+        """
+        for topic, queue_id in queues:
+            config = topics.get(topic)
+            if topic != SCHEDULE_TOPIC and config is not None and queue_id not in config.written_queue_ids:
+                raise IllegalMessageError(
+                    f"{self.opened}: topic {topic} has readQueueNums={config.read_queue_nums} and "
+                    f"writeQueueNums={config.write_queue_nums} in topics.json; expected queue ids below "
+                    f"both, found a message for queue {queue_id}, which consumers would not read. Nothing "
+                    "was written. If the topic was created or changed while this write ran, run it again. "
+                    "Otherwise raise both numbers (mqadmin updateTopic -r -w), or use another queue"
+                )
 
-    A broker with a timer has its topic in topics.json as soon as it has started (TopicConfigManager.init).
-    """
-    if TIMER_TOPIC in used and SELF_TEST_TOPIC in topics and TIMER_TOPIC not in topics:
-        raise UnsupportedFormatError(
-            f"{opened}: cannot write messages with a time of delivery (column deliverTimestamp): topics.json "
-            f"has no {TIMER_TOPIC}, so this store's broker is older than 5.0 or has timerWheelEnable=false, "
-            "and would never deliver them. Use the column delayTimeLevel, or start a broker with "
-            "timerWheelEnable=true on the store first"
-        )
+    def full_disk(self, log_directories: Sequence[str], limit: int) -> str | None:
+        """Why a store takes no messages if more than `limit` percent of a disk may not be used; None if it
+        does.
 
+        Of several commitlog directories, the emptiest counts.
+        """
+        logs = [
+            files_at(path).disk_space(path) for path in log_directories or (f"{self.opened.path}/commitlog",)
+        ]
+        log = min(logs, key=lambda disk: disk.used_percent)
+        for disk in (
+            self.opened.files.disk_space(self.opened.path),
+            log,
+            self.opened.files.disk_space(f"{self.opened.path}/consumequeue"),
+        ):
+            if disk.used_percent > limit:
+                used = f"the file system {disk.mount} is {disk.used_percent} % full"
+                return f"{used}, above the limit of {limit} % for writes"
+        return None
 
-def refuse_timeline(opened: Opened, conf: BrokerConf) -> None:
-    """Raises UnsupportedFormatError if the broker keeps waiting timer messages in RocksDB.
-
-    Without the setting in broker.conf, `rocksdbstore/` decides: each broker from 5.4 on creates it, and only
-    one with timerRocksDBEnable=true has records of its timeline there.
-    """
-    given = "timerRocksDBEnable" in conf.given
-    found = conf.timer_rocksdb_enable
-    where = "broker.conf has timerRocksDBEnable=true"
-    if not given and not found:
-        name = _timeline_file(f"{opened.path}/rocksdbstore")
-        found, where = name is not None, f"found records of the timer in rocksdbstore/{name}"
-    if found:
-        raise UnsupportedFormatError(
-            f"{opened}: cannot deliver timer messages, which wait in a timeline in RocksDB: {where}. Start "
-            "the store's broker, which delivers them; or, if the timeline is not in use any more, set "
-            "timerRocksDBEnable=false in broker.conf"
-        )
+    def refuse_full_disk(
+        self, limit: int | None, conf: BrokerConf | None, log_directories: Sequence[str] = ()
+    ) -> None:
+        """Raises StoreWriteError if more of a disk is used than `limit` percent, or the broker's limit."""
+        if limit is None:
+            limit = broker_conf_of(self.opened, conf).disk_warning_percent
+        reason = self.full_disk(log_directories, limit)
+        if reason is not None:
+            raise StoreWriteError(
+                f"{self.opened}: {reason}; free some space (rmqlog clean), or raise "
+                "diskSpaceWarningLevelRatio or disk_limit"
+            )
 
 
 def _timeline_file(directory: str) -> str | None:
@@ -149,57 +203,3 @@ def _timeline_file(directory: str) -> str | None:
             if any(mark in data for mark in (_TIMELINE_KEYS if name.endswith(".log") else _TIMELINE_TABLES)):
                 return name
     return None
-
-
-def refuse_missing_queues(
-    opened: Opened, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]
-) -> None:
-    """Raises IllegalMessageError for a queue id that consumers do not read, or producers do not write.
-
-    The topic of delay levels has 18 queues in topics.json, however many levels messageDelayLevel has.
-    """
-    for topic, queue_id in queues:
-        config = topics.get(topic)
-        if topic != SCHEDULE_TOPIC and config is not None and queue_id not in config.written_queue_ids:
-            raise IllegalMessageError(
-                f"{opened}: topic {topic} has readQueueNums={config.read_queue_nums} and "
-                f"writeQueueNums={config.write_queue_nums} in topics.json; expected queue ids below both, "
-                f"found a message for queue {queue_id}, which consumers would not read. Nothing was written. "
-                "If the topic was created or changed while this write ran, run it again. Otherwise raise "
-                "both numbers (mqadmin updateTopic -r -w), or use another queue"
-            )
-
-
-# ---- full disks --------------------------------------------------------------------------------------------
-
-
-def full_disk(opened: Opened, log_directories: Sequence[str], limit: int) -> str | None:
-    """Why a store takes no messages if more than `limit` percent of a disk may not be used; None if it does.
-
-    Of several commitlog directories, the emptiest counts.
-    """
-    logs = [files_at(path).disk_space(path) for path in log_directories or (f"{opened.path}/commitlog",)]
-    log = min(logs, key=lambda disk: disk.used_percent)
-    for disk in (
-        opened.files.disk_space(opened.path),
-        log,
-        opened.files.disk_space(f"{opened.path}/consumequeue"),
-    ):
-        if disk.used_percent > limit:
-            used = f"the file system {disk.mount} is {disk.used_percent} % full"
-            return f"{used}, above the limit of {limit} % for writes"
-    return None
-
-
-def refuse_full_disk(
-    opened: Opened, limit: int | None, conf: BrokerConf | None, log_directories: Sequence[str] = ()
-) -> None:
-    """Raises StoreWriteError if more of a disk is used than `limit` percent, or than the broker allows."""
-    if limit is None:
-        limit = broker_conf_of(opened, conf).disk_warning_percent
-    reason = full_disk(opened, log_directories, limit)
-    if reason is not None:
-        raise StoreWriteError(
-            f"{opened}: {reason}; free some space (rmqlog clean), or raise diskSpaceWarningLevelRatio or "
-            "disk_limit"
-        )

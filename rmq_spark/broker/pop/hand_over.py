@@ -41,7 +41,7 @@ from rmq_spark.write.timer_wheel import put_in_wheel
 from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.session import WriteSession
-from store_format.commit.unsupported import refuse_timeline
+from store_format.commit.unsupported import StoreRefusals
 from store_format.display.text import shown
 from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.message import sysflag
@@ -249,7 +249,7 @@ def _refuse(root: str, conf: BrokerConf) -> None:
             "nothing; set timerWheelEnable=true to hand over what is in flight"
         )
     refuse_kv_service(opened, conf)
-    refuse_timeline(opened, conf)
+    StoreRefusals(opened).refuse_timeline(conf)
 
 
 def _turn(name: PopName, session: WriteSession) -> ServiceTurn:

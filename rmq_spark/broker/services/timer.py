@@ -40,7 +40,7 @@ from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
-from store_format.commit.unsupported import refuse_store, refuse_timeline, refuse_topics
+from store_format.commit.unsupported import StoreRefusals
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import (
     CorruptStoreError,
@@ -114,7 +114,7 @@ class Timer:
             text = "%s: %d timer messages that are due are not in the commitlog, where the timerlog has them"
             _log.warning(text, store.path, plan.lost)
         if plan.changes:
-            refuse_timeline(store.opened, conf)
+            StoreRefusals(store.opened).refuse_timeline(conf)
             _warn_of_clock(plan)
         return plan
 
@@ -499,7 +499,7 @@ def _refused_topics(root: str, names: Collection[str]) -> dict[str, StoreError]:
     for name in names:
         try:
             EncodedTopics(name)
-            refuse_topics(opened, [(name, 0)], configured)
+            StoreRefusals(opened).refuse_topics([(name, 0)], configured)
         except (IllegalMessageError, UnsupportedFormatError) as error:
             errors[name] = error
     return errors
@@ -618,7 +618,7 @@ def recall(
         plan.apply()
     """
     store = Store.open(store) if isinstance(store, str) else store
-    refuse_store(store.opened)
+    StoreRefusals(store.opened).refuse_store()
     conf = broker_conf_of(store.opened, broker_conf)
     return RecallPlan(
         store.path,

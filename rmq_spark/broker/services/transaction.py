@@ -43,7 +43,7 @@ from rmq_spark.produce.half import HALF_QUEUE_ID, check_times, checked, committe
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
-from store_format.commit.unsupported import refuse_topics
+from store_format.commit.unsupported import StoreRefusals
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import IllegalMessageError, OptionError, StoreError
 from store_format.files import paths
@@ -383,7 +383,7 @@ def _possible_answers(
         try:
             if bad:
                 raise IllegalMessageError("expected REAL_TOPIC and REAL_QID of a queue, and no delay")
-            refuse_topics(opened, [(topic, queue_id)], topics)
+            StoreRefusals(opened).refuse_topics([(topic, queue_id)], topics)
         except StoreError as error:
             _log.warning(_NOT_COMMITTED, opened.path, error)
             found[place] = None

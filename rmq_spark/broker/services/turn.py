@@ -29,7 +29,7 @@ from store_format.bookkeeping.ledger import Ledger, ServiceCounters
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
-from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
+from store_format.commit.unsupported import StoreRefusals
 from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
@@ -274,8 +274,8 @@ def take_turn(
     Raises UnsupportedFormatError for a store that is not written to, StoreInUseError while a broker has it,
     and what opening the store raises. An error of the store after the services' turn is a report.
     """
-    refuse_rocksdb_queues(Opened(path))
-    refuse_store(Opened(path))
+    StoreRefusals(Opened(path)).refuse_rocksdb_queues()
+    StoreRefusals(Opened(path)).refuse_store()
     if preview:
         store = Store.open(path, commit_log_paths=commit_log_paths)
         return [_planned(service, lambda: store, now)[0] for service in services]

@@ -9,7 +9,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions
-from store_format.commit.unsupported import full_disk, refuse_full_disk
+from store_format.commit.unsupported import StoreRefusals
 from store_format.errors import StoreWriteError
 from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf
@@ -44,15 +44,15 @@ def test_the_limit_is_the_brokers(root: Path, given: dict[str, str], limit: int)
     used = files_at(str(root)).disk_space(str(root)).used_percent
     if used > limit:
         with pytest.raises(StoreWriteError, match=f"above the limit of {limit} %"):
-            refuse_full_disk(Opened(str(root)), None, conf)
+            StoreRefusals(Opened(str(root))).refuse_full_disk(None, conf)
     else:
-        refuse_full_disk(Opened(str(root)), None, conf)
-    assert (full_disk(Opened(str(root)), (), limit) is None) is (used <= limit)
+        StoreRefusals(Opened(str(root))).refuse_full_disk(None, conf)
+    assert (StoreRefusals(Opened(str(root))).full_disk((), limit) is None) is (used <= limit)
 
 
 def test_the_emptiest_disk_of_the_commitlog_counts(root: Path) -> None:
     """Nothing of the file system /proc is used."""
-    reason = full_disk(Opened("/proc/store"), (str(root),), 0)
+    reason = StoreRefusals(Opened("/proc/store")).full_disk((str(root),), 0)
     assert reason is not None
     assert reason.endswith("% full, above the limit of 0 % for writes")
-    assert full_disk(Opened("/proc/store"), (str(root), "/proc/store/commitlog"), 0) is None
+    assert StoreRefusals(Opened("/proc/store")).full_disk((str(root), "/proc/store/commitlog"), 0) is None
