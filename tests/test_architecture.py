@@ -37,8 +37,19 @@ ROOMS = [
     *(
         f"rmq_spark.{room}"
         for room in (
-            *("consume", "produce", "options", "plan", "stream", "write", "broker", "store", "charts"),
-            *("show", "spark", "", "pop", "services", "demo", "cli"),
+            *(
+                "consume",
+                "produce",
+                "options",
+                "plan",
+                "stream",
+                "write",
+                "broker",
+                "client",
+                "store",
+                "charts",
+            ),
+            *("charts", "show", "spark", "", "pop", "consumer", "services", "demo", "cli"),
         )
     ),
     "pyspark_rmqlog.",  # what Spark imports to register the data source
@@ -72,6 +83,7 @@ PUBLIC = {
     "rmq_spark/__init__.py",
     "rmq_spark/charts/__init__.py",
     "rmq_spark/consume/__init__.py",
+    "rmq_spark/consumer.py",
     "rmq_spark/demo/__init__.py",
     "rmq_spark/pop.py",
     "rmq_spark/services.py",

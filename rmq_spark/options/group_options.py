@@ -197,6 +197,11 @@ class GroupOptions:
             self.make_strategy([f"{number}" for number in range(count)], ())
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the reader takes the queues that it names, whatever other members of the group read."""
+        return False
+
+    @property
     def own_code(self) -> list[str]:
         """The names of the user's own code, which making the strategy imports."""
         names = self.strategy_name, self.machine_room_resolver, self.hash_function

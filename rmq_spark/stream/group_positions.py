@@ -76,6 +76,44 @@ class GroupPositions(StreamPositions):
             self._group.leave(self._read(start))
         return end
 
+    def advance(self, done: StreamOffset) -> Step:
+        """What a consumer that is no query may read: it has handled everything before the offset `done`.
+
+        It owns the queues in `begins` and in `waiting`, and no others. Queues in `moved`, and those that
+        `done` does not have, begin there; the others go on.
+        """
+        self.stores.look()
+        self._compare(done)
+        self._at_boundary(done)
+        step = self._step(done, is_first=False)
+        self._forget_replaced()
+        return step
+
+    def offset_of(self, positions: dict[MessageQueue, int], step: Step, before: StreamOffset) -> StreamOffset:
+        """The offset for the next `advance`, from what is handled now."""
+        places = self._places(positions, step, before)
+        return StreamOffset(positions, reset=self._now.reset, at=places)
+
+    def epoch_of(self, queue: MessageQueue) -> int:
+        """The epoch in which the queue was taken. Only for a queue of the last step."""
+        return self._now.owned[queue].epoch
+
+    def owns(self, queue: MessageQueue, epoch: int) -> bool:
+        """Whether this member still has the queue in this epoch. Any thread may ask."""
+        return self._group.owns(queue, epoch)
+
+    def seek(self, targets: Mapping[MessageQueue, int], done: StreamOffset) -> None:
+        """Moves queues of this member to offsets that exist, backwards too, for the whole group."""
+        self._now = self._group.correct(targets, done)
+
+    def recorded(self, queue: MessageQueue) -> int | None:
+        """The position that the group has recorded for a queue; None without one."""
+        return self._group.recorded(queue)
+
+    def leave(self, done: StreamOffset) -> None:
+        """Records the offset and leaves the group."""
+        self._group.leave(done)
+
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
         """Notes a batch of another process in the ownership log: other members may own its queues by now."""
         if not self._is_own(end):
@@ -299,6 +337,12 @@ class _StreamGroup:
             found.setdefault(queue, self.clients[number % len(self.clients)])
         return found
 
+    def owns(self, queue: MessageQueue, epoch: int) -> bool:
+        return self._part is not None and self._part.owns(queue, epoch)
+
+    def recorded(self, queue: MessageQueue) -> int | None:
+        return None if self._part is None else self._part.recorded(queue)
+
     def leave(self, previous: StreamOffset) -> None:
         """Records the offsets and gives all queues back: a bounded run has read everything."""
         if self._part is not None:
@@ -327,13 +371,15 @@ class _StreamGroup:
         paths = self._stores.options.paths
         directory = (
             None
-            if is_broadcasting
+            if is_broadcasting or options.is_alone
             else group_directory(
                 offsets, group=options.group, roots=roots, paths=paths, group_path=options.group_path
             )
         )
         if directory is None:
-            self._part = SoleMember(membership, checked, shares=not is_broadcasting, clocks=self._clocks)
+            self._part = SoleMember(
+                membership, checked, shares=not (is_broadcasting or options.is_alone), clocks=self._clocks
+            )
         else:
             others = []
             if options.group_path is None:
@@ -401,7 +447,7 @@ class _StreamGroup:
         seen = topics, stores.version if None in topics else 0
         if seen != self._queues_seen:
             queues = subscribe_set(stores.stores, stores.options.choice, self._options.group)
-            if self._options.message_model == BROADCASTING:
+            if self._options.message_model == BROADCASTING or self._options.is_alone:
                 queues = [queue for queue in queues if queue.topic != retry_topic(self._options.group)]
             self._queues, self._queues_seen = queues, seen
         return self._queues

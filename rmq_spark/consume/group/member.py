@@ -165,7 +165,9 @@ def join(
 
 
 class GroupMember:
-    """One query in a group; made by `join`. Only the thread of the query's reader may use it."""
+    """One query in a group; made by `join`. Only the thread of the query's reader may use it, and any thread
+    `owns`.
+    """
 
     def __init__(self, directory: str, membership: Membership, offsets: OffsetStore, clocks: Clocks) -> None:
         self.places: Mapping[MessageQueue, int] = {}  # of the messages before the positions (`$at`)
@@ -190,6 +192,25 @@ class GroupMember:
         self._look_seconds = min(membership.lease_seconds / _LOOKS_A_LEASE, _LOOK_SECONDS_MAX)
         self._next_look = self._next_record = clocks.monotonic()
         self._is_mirror_due = self._is_waiting = False
+        self._asked: tuple[tuple[int, int, int] | None, GroupState] = (None, GroupState())
+
+    def owns(self, queue: MessageQueue, epoch: int) -> bool:
+        """Whether `group.json` gives the queue to this member in this epoch now.
+
+        Any thread may ask, before it hands out messages. Costs one `stat` while the file is the same.
+        """
+        identity, state = self._asked
+        now = state_identity(self._directory)
+        if now != identity:
+            state = read_state(self._directory)
+            self._asked = now, state
+        entry = state.queues.get(queue)
+        return entry is not None and entry.owner == self._id and entry.epoch == epoch
+
+    def recorded(self, queue: MessageQueue) -> int | None:
+        """The position that the members have recorded for a queue; None without one."""
+        entry = read_state(self._directory).queues.get(queue)
+        return None if entry is None else entry.position
 
     @property
     def id(self) -> str:
@@ -639,6 +660,14 @@ class SoleMember:
     def _precedes_correction(self, reset: int) -> bool:
         """Whether positions under this reset number are from before a correction and would undo it."""
         return any(number > reset for _, number in self._corrected.values())
+
+    def recorded(self, queue: MessageQueue) -> int | None:
+        """The offset of the queue in the offset store; None without one."""
+        return self._offsets.read().get(queue)
+
+    def owns(self, queue: MessageQueue, epoch: int) -> bool:
+        """True: there is no other member."""
+        return True
 
     def note_replay(self, queues: Sequence[MessageQueue]) -> None:
         """Does nothing: no other query can own the queues."""

@@ -1,0 +1,376 @@
+"""`PushConsumer`: hands the messages of a group's queues to a listener, shaped as DefaultMQPushConsumer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+from rmq_spark.client.failures import FOREVER, Failures
+from rmq_spark.client.member import Member, PullLimits, group_options
+from rmq_spark.client.messages import Expression, MessageExt
+from rmq_spark.client.queues import ProcessQueue
+from rmq_spark.consume.consumer import BROADCASTING, MessageQueue
+from store_format.errors import OptionError
+from store_format.files.polling import Clocks
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.02  # between looks at the stores: half of this is what a message waits
+_ERROR_SECONDS = 1.0
+_ORDERLY_SECONDS = 1.0  # that an orderly queue keeps a thread; other queues may wait for one
+_MIB = 1 << 20
+_SUSPEND_MIN, _SUSPEND_MAX = 0.01, 30.0  # ConsumeMessageOrderlyService.submitConsumeRequestLater
+
+
+class ConsumeStatus(StrEnum):
+    """What a listener answers: ConsumeConcurrentlyStatus and, the last two, ConsumeOrderlyStatus."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+    SUCCESS = "SUCCESS"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+
+_ANSWERS = {  # by whether the listener is orderly
+    False: (ConsumeStatus.CONSUME_SUCCESS, ConsumeStatus.RECONSUME_LATER),
+    True: (ConsumeStatus.SUCCESS, ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT),
+}
+
+
+@dataclass(slots=True)
+class ConsumeContext:
+    """What a listener may set for its call: ConsumeConcurrentlyContext and ConsumeOrderlyContext.
+
+    `delay_level_when_next_consume`: the delay level of failed messages; 0 follows from reconsumeTimes, -1 is
+    a dead letter at once. `ack_index`: the last message that was handled, if the answer is success; None is
+    all of them.
+    `suspend_current_queue_time`: seconds until an orderly queue goes on after a failure.
+    """
+
+    message_queue: MessageQueue
+    delay_level_when_next_consume: int = 0
+    ack_index: int | None = None
+    suspend_current_queue_time: float = 1.0
+
+
+Listener: TypeAlias = "Callable[[Sequence[MessageExt], ConsumeContext], ConsumeStatus | str | None]"
+
+
+class PushConsumer:
+    """Reads whole queues of a store, or of all stores of a cluster directory, as a member of a group.
+
+    Members of a group, in any number of processes, share its queues: PushConsumers, PullConsumers and
+    streaming queries of Spark. Each queue has one owner. A message is delivered at least once; the group's
+    position is recorded only behind messages that are handled.
+
+        def handle(messages, context):
+            for message in messages:
+                print(message.message_id, message.body)
+            return "CONSUME_SUCCESS"
+
+        consumer = PushConsumer("/data/store", "billing")
+        consumer.subscribe("Orders", "TagA || TagB")
+        consumer.register_message_listener(handle)
+        consumer.start()
+        ...
+        consumer.shutdown()
+
+    The arguments have the names and, where not said otherwise, the defaults of DefaultMQPushConsumer; times
+    are in seconds, sizes in MiB:
+
+    - `instance_name`: the client id is `ip@instance_name`; None is a new id for each start.
+    - `allocate_message_queue_strategy`: a name as in Spark's option, `package.module:name`, or an object with
+      `allocate(consumer_group, current_cid, mq_all, cid_all)` and `get_name()`.
+    - `consume_from_where`, `consume_timestamp`: where a group without an offset begins.
+    - `offset_store`: `store` (consumerOffset.json; no broker may have the store when the consumer starts),
+      `local` or `none`. `group_path`: the directory in which the members meet.
+    - `lease_time`: how long a member on another host may be silent before others get its queues.
+    - `consume_thread_number`: threads that call a concurrent listener.
+    - `consume_message_batch_max_size`: the most messages of one call.
+    - `pull_batch_size`: the most messages of one read of a queue. 1000, because no network is between.
+    - `pull_threshold_for_queue`, `pull_threshold_size_for_queue`: a queue is not read while so many messages,
+      or so many MiB, are not handled. The thresholds for a topic, if given, are divided among its queues.
+    - `consume_concurrently_max_span`: a queue is not read further than this behind its first message that is
+      not handled.
+    - `suspend_current_queue_time`: how long an orderly queue waits after a failure.
+    - `max_reconsume_times`: a message that failed more often becomes a dead letter. -1 is 16, and for an
+      orderly listener no limit.
+
+    Failed messages are stored again as RocketMQ's clients send them back: in the group's retry topic after a
+    delay, at last in `%DLQ%group`. A broker, or `rmqlog services`, delivers the delayed ones. While a broker
+    has the store nothing can be stored there: then a failed message is delivered again by this consumer, with
+    the same delays, and its position stays before it until the store is free.
+
+    Raises OptionError for arguments that contradict each other.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        group: str,
+        *,
+        instance_name: str | None = None,
+        allocate_message_queue_strategy: object = "AVG",
+        message_model: Literal["CLUSTERING", "BROADCASTING"] = "CLUSTERING",
+        consume_from_where: str = "CONSUME_FROM_LAST_OFFSET",
+        consume_timestamp: str | None = None,
+        offset_store: str | None = None,
+        offset_store_path: str | None = None,
+        group_path: str | None = None,
+        lease_time: float = 30.0,
+        persist_consumer_offset_interval: float = 5.0,
+        consume_thread_number: int = 20,
+        consume_message_batch_max_size: int = 1,
+        pull_batch_size: int = 1000,
+        pull_threshold_for_queue: int = 1000,
+        pull_threshold_for_topic: int | None = None,
+        pull_threshold_size_for_queue: int = 100,
+        pull_threshold_size_for_topic: int | None = None,
+        consume_concurrently_max_span: int = 2000,
+        suspend_current_queue_time: float = 1.0,
+        max_reconsume_times: int = FOREVER,
+        clock: Clocks | None = None,
+    ) -> None:
+        numbers = {
+            "consume_thread_number": consume_thread_number,
+            "consume_message_batch_max_size": consume_message_batch_max_size,
+            "pull_batch_size": pull_batch_size,
+            "pull_threshold_for_queue": pull_threshold_for_queue,
+            "pull_threshold_size_for_queue": pull_threshold_size_for_queue,
+            "consume_concurrently_max_span": consume_concurrently_max_span,
+        }
+        for name, number in numbers.items():
+            if number < 1:
+                raise OptionError(f"{name}: expected a number from 1, found {number!r}")
+        if max_reconsume_times < FOREVER:
+            raise OptionError(
+                f"max_reconsume_times: expected -1 or a number from 0, found {max_reconsume_times}"
+            )
+        self.group = group
+        self._options = group_options(
+            store,
+            group,
+            instance_name=instance_name,
+            strategy=allocate_message_queue_strategy,
+            message_model=message_model,
+            consume_from_where=consume_from_where,
+            consume_timestamp=consume_timestamp,
+            offset_store=offset_store,
+            offset_store_path=offset_store_path,
+            group_path=group_path,
+            lease_time=lease_time,
+            persist_interval=persist_consumer_offset_interval,
+        )
+        is_name = isinstance(allocate_message_queue_strategy, str)
+        self._strategy = None if is_name else allocate_message_queue_strategy
+        self._is_broadcasting = message_model == BROADCASTING
+        self._limits = PullLimits(
+            pull_batch_size,
+            pull_threshold_for_queue,
+            pull_threshold_for_topic,
+            pull_threshold_size_for_queue * _MIB,
+            None if pull_threshold_size_for_topic is None else pull_threshold_size_for_topic * _MIB,
+            consume_concurrently_max_span,
+        )
+        self._threads, self._batch_max = consume_thread_number, consume_message_batch_max_size
+        self._suspend = suspend_current_queue_time
+        self._times_max = max_reconsume_times
+        self._clocks = clock or Clocks()
+        self._expressions: dict[str, Expression] = {}
+        self._listener: Listener | None = None
+        self._is_orderly = False
+        self._member: Member | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping, self._wake = threading.Event(), threading.Event()
+        self._failures: Failures | None = None
+        self._in_hand = 0
+        self._idle = threading.Condition()
+        self._last_error = ""
+
+    # ---- before the start ----------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, expression: str = "*", expression_type: str = "TAG") -> None:
+        """Reads the topic: tags such as `TagA || TagB`, or an SQL92 condition. Call it before `start`.
+
+        Raises OptionError for an expression that RocketMQ refuses.
+        """
+        self._refuse_started("subscribe")
+        self._expressions[topic] = Expression(expression, expression_type)
+
+    def register_message_listener(self, listener: Listener, orderly: bool = False) -> None:
+        """Hands messages to `listener(messages, context)`, which returns a `ConsumeStatus` or its text.
+
+        Concurrent: any number of calls at a time, CONSUME_SUCCESS or RECONSUME_LATER. Orderly: one call at a
+        time for each queue, in its order, SUCCESS or SUSPEND_CURRENT_QUEUE_A_MOMENT. An exception, and None,
+        is a failure.
+        """
+        self._refuse_started("register_message_listener")
+        self._listener, self._is_orderly = listener, orderly
+
+    def _refuse_started(self, call: str) -> None:
+        if self._thread is not None:
+            raise OptionError(f"{call}: expected a call before start; make another consumer")
+
+    # ---- start and end -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Joins the group and begins to hand out messages.
+
+        Raises OptionError for a subscription or a strategy that does not fit the other members, for a topic
+        that no store has and without a listener, and StoreInUseError if a broker has the store and
+        `offset_store` is `store`.
+        """
+        self._refuse_started("start")
+        if self._listener is None:
+            raise OptionError("start: expected a listener, found none; call register_message_listener first")
+        member = Member(
+            self._options, self._expressions, self._limits, strategy=self._strategy, clocks=self._clocks
+        )
+        member.look()
+        self._member = member
+        self._failures = Failures(
+            member, self._times_max, self._is_orderly, self._is_broadcasting, self._clocks, self._submit
+        )
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"rmqlog-push-{self.group}")
+        self._thread = threading.Thread(target=self._run, name=f"rmqlog-push-{self.group}", daemon=True)
+        self._thread.start()
+
+    def shutdown(self, await_terminate: float = 10.0) -> None:
+        """Hands out nothing more, waits so many seconds for the listener, records the positions and leaves.
+
+        Messages that the listener has not handled by then are delivered again, to this group's next member.
+        """
+        if self._thread is None or self._member is None or self._pool is None:
+            return
+        self._stopping.set()
+        self._wake.set()
+        self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._idle:
+            self._idle.wait_for(lambda: not self._in_hand, await_terminate)
+        assert self._failures is not None
+        self._failures.turn()
+        member, self._member = self._member, None
+        member.leave()
+
+    def __enter__(self) -> PushConsumer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    @property
+    def message_queues(self) -> tuple[MessageQueue, ...]:
+        """The queues that this consumer has now."""
+        return () if self._member is None else tuple(sorted(self._member.queues))
+
+    # ---- the thread that reads -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._member is not None
+        while not self._stopping.is_set():
+            pause = _POLL_SECONDS
+            try:
+                self._turn(self._member)
+                self._last_error = ""
+            except Exception as error:  # the consumer must not end without a word
+                pause = _ERROR_SECONDS
+                if str(error) != self._last_error:
+                    _log.exception("group %s: the consumer goes on in %g s", self.group, pause)
+                self._last_error = str(error)
+            self._wake.wait(pause)
+            self._wake.clear()
+
+    def _turn(self, member: Member) -> None:
+        member.look()
+        assert self._failures is not None
+        self._failures.turn()
+        is_left = True
+        while is_left and not self._stopping.is_set():
+            is_left = False
+            for queue in list(member.queues.values()):
+                before = queue.next_offset
+                messages = member.pull(queue)
+                is_left |= queue.next_offset > before
+                if self._is_orderly:
+                    self._submit_orderly(queue)
+                elif messages:
+                    for start in range(0, len(messages), self._batch_max):
+                        self._submit(queue, messages[start : start + self._batch_max])
+
+    def _submit(self, queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        assert self._pool is not None
+        with self._idle:
+            self._in_hand += 1
+        self._pool.submit(self._consume, queue, messages)
+
+    def _submit_orderly(self, queue: ProcessQueue) -> None:
+        messages = [] if queue.is_busy or queue.is_dropped else queue.first(self._batch_max)
+        if messages:
+            queue.is_busy = True
+            self._submit(queue, messages)
+
+    # ---- the listener's threads ----------------------------------------------------------------------------
+
+    def _consume(self, queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Calls the listener in a thread of the pool: for an orderly queue with what follows, too."""
+        until = self._clocks.monotonic() + _ORDERLY_SECONDS
+        try:
+            while messages and not self._stopping.is_set() and self._member is not None:
+                if not self._member.holds(queue) or not self._call(queue, messages) or not self._is_orderly:
+                    break
+                queue.is_busy = self._clocks.monotonic() < until
+                messages = queue.first(self._batch_max) if queue.is_busy else []
+                queue.is_busy = bool(messages)
+        except Exception:  # a bug must not lose messages
+            _log.exception("group %s: %s: messages are handed out again", self.group, queue.name)
+            self._failed(queue, messages, 0, self._suspend)
+        finally:
+            with self._idle:
+                self._in_hand -= 1
+                if not self._in_hand:
+                    self._idle.notify_all()
+            if self._member is not None and (self._is_orderly or self._member.has_more(queue)):
+                self._wake.set()
+
+    def _call(self, queue: ProcessQueue, messages: list[MessageExt]) -> bool:
+        """One call of the listener; returns whether it has handled all messages. The others have failed."""
+        assert self._listener is not None
+        context = ConsumeContext(queue.name, suspend_current_queue_time=self._suspend)
+        success, later = _ANSWERS[self._is_orderly]
+        try:
+            answer = self._listener(messages, context)
+        except Exception as error:
+            _log.warning(
+                "group %s: %s: the listener failed at offset %d: %s: %s",
+                self.group, queue.name, messages[0].offset, type(error).__name__, error,
+            )  # fmt: skip
+            answer = later
+        if answer not in (success, later, None):
+            _log.error(
+                "group %s: expected %s or %s from the listener, found %r", self.group, success, later, answer
+            )
+        is_all = answer == success and context.ack_index is None
+        handled = len(messages) if is_all else 0 if answer != success else (context.ack_index or 0) + 1
+        queue.done(messages[:handled])
+        if handled >= len(messages):
+            return True
+        pause = min(max(context.suspend_current_queue_time, _SUSPEND_MIN), _SUSPEND_MAX)
+        self._failed(queue, messages[handled:], context.delay_level_when_next_consume, pause)
+        return False
+
+    def _failed(self, queue: ProcessQueue, messages: list[MessageExt], level: int, pause: float) -> None:
+        assert self._failures is not None
+        self._failures.add(queue, messages, level, pause)
+        self._wake.set()
