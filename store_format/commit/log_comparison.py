@@ -36,7 +36,7 @@ from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexGeometry, has_entries, list_index_files
 from store_format.index.updates import IndexBatch
 from store_format.layouts import BATCH_CQ_UNIT, OFFSET_MAX
-from store_format.metadata.read import BrokerConf, Checkpoint, known_topics, read_checkpoint, read_topics
+from store_format.metadata.read import BrokerConf, Checkpoint, known_topics, read_checkpoint
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.survey.fates import (
@@ -97,6 +97,44 @@ class RecoverOptions:
 
     def chooses(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
+
+    def settings_of(self, opened: Opened, log: CommitLog) -> StoreSettings:
+        """The sizes of the store's files; of a damaged index file those of the other index files, and of
+        files that are all blank the default ones (see `is_index_size_known`).
+        """
+        name = opened.path.rstrip("/").rpartition("/")[2]
+        try:
+            return StoreSettings.of(opened, log, name, self.settings)
+        except OptionError:
+            listed = [file.path for file in list_index_files(f"{opened.path}/index")]
+            for path in listed:
+                with IndexFile.open(path) as file:
+                    if file.geometry is not None:
+                        return StoreSettings.of(opened, log, name, self.settings, geometry=file.geometry)
+            if self.settings is None and any(map(has_entries, listed)):
+                raise
+            given = self.settings or StoreSettings(name)
+            return StoreSettings.of(opened, log, name, self.settings, geometry=given.geometry)
+
+    def queue_file_size(self, opened: Opened, log: CommitLog) -> int | None:
+        """The bytes of a consume queue file; None if the store does not show them."""
+        known = self.settings if self.is_queue_size_given else None
+        known = known or StoreSettings.read(opened)
+        if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
+            known = StoreSettings("")  # a broker with the default size for the log
+        return _usual_file_size(opened, "simple", None if known is None else known.queue_file_size)
+
+    def is_index_size_known(self, opened: Opened, log: CommitLog) -> bool:
+        """Whether maxHashSlotNum and maxIndexNum are known without an index file."""
+        is_default = log.file_size == StoreSettings("").mapped_file_size_commit_log
+        return self.settings is not None or is_default or StoreSettings.read(opened) is not None
+
+    def batch_file_size(self, opened: Opened) -> int:
+        """The bytes of a batch queue file: those of the store's files, else those of the options."""
+        unit = BATCH_CQ_UNIT.itemsize
+        size = _usual_file_size(opened, "batch", self.batch_queue_file_size // unit * unit)
+        assert size is not None
+        return size
 
 
 # ---- the comparison ----------------------------------------------------------------------------------------
@@ -277,12 +315,12 @@ class LogComparison:
             self.delays = QueueProofs(source, self.log).shown_delays()
             default, count = DELAY_LEVELS_MS, max(len(DELAY_LEVELS_MS), *self.delays, 0)
             levels = tuple(self.delays.get(n + 1, default[min(n, len(default) - 1)]) for n in range(count))
-        return LogScan(batch_topics(source), levels, options.index, tag_keys, self.written is None)
+        return LogScan(StoredTopics(source).batch, levels, options.index, tag_keys, self.written is None)
 
     def _find(self, batch_topics: frozenset[str]) -> Callable[[QueueKey], StoredQueue | None]:
         """A function that finds the files of a queue, None if the queue is not chosen."""
-        batch = batch_file_size(self.source, self.options.batch_queue_file_size)
-        simple = known_queue_file_size(self.source, self.log, self.options)
+        batch = self.options.batch_file_size(self.source)
+        simple = self.options.queue_file_size(self.source, self.log)
         deleted = StoredTopics(self.source).deleted_until()
 
         def find(queue: QueueKey) -> StoredQueue | None:
@@ -326,7 +364,7 @@ class LogComparison:
         is_known = (
             not check.is_empty
             or not IndexCheck.open(source, geometry, 0, self.log.stop).is_empty
-            or is_index_size_known(source, self.log, self.options)
+            or self.options.is_index_size_known(source, self.log)
         )
         if is_known:
             self.index = check
@@ -364,7 +402,7 @@ class LogComparison:
                 begin, self.compared, is_copied=self.opened != self.source
             )
             self.past = {key: end for key, end in ends.items() if self.options.chooses(key[0])}
-            if self.past and known_queue_file_size(self.source, self.log, self.options) is None:
+            if self.past and self.options.queue_file_size(self.source, self.log) is None:
                 raise self._unknown_size(min(self.past))
         for key, reason in self._not_created([key for key in found if found[key].action == "create"]).items():
             self.left.append(LeftQueue(key, found.pop(key).entries, reason))
@@ -457,13 +495,6 @@ class LogComparison:
         return (is_built and self.compared[key].by_broker > 0) or (fate is Fate.UNKNOWN and is_said)
 
 
-def batch_topics(opened: Opened) -> frozenset[str]:
-    """The topics whose queues are batch queues, by topics.json and by the files of queues."""
-    configured = {name for name, each in (read_topics(opened) or {}).items() if each.queue_type == "BatchCQ"}
-    listed = list_queues(opened, lambda _: True, lambda _: None)
-    return frozenset(configured.union(topic for topic, _, _, kind in listed if kind == "batch"))
-
-
 def of_known_topics(opened: Opened, queues: Collection[QueueKey]) -> list[QueueKey]:
     """The queues whose topic is in topics.json or has a queue directory: they may have had messages.
 
@@ -478,40 +509,6 @@ def of_known_topics(opened: Opened, queues: Collection[QueueKey]) -> list[QueueK
 
 
 # ---- the sizes of files ------------------------------------------------------------------------------------
-
-
-def settings_of_files(opened: Opened, log: CommitLog, options: RecoverOptions) -> StoreSettings:
-    """The sizes of the store's files; of a damaged index file those of the other index files, and of files
-    that are all blank the default ones (see `is_index_size_known`).
-    """
-    name = opened.path.rstrip("/").rpartition("/")[2]
-    try:
-        return StoreSettings.of(opened, log, name, options.settings)
-    except OptionError:
-        listed = [file.path for file in list_index_files(f"{opened.path}/index")]
-        for path in listed:
-            with IndexFile.open(path) as file:
-                if file.geometry is not None:
-                    return StoreSettings.of(opened, log, name, options.settings, geometry=file.geometry)
-        if options.settings is None and any(map(has_entries, listed)):
-            raise
-        given = options.settings or StoreSettings(name)
-        return StoreSettings.of(opened, log, name, options.settings, geometry=given.geometry)
-
-
-def known_queue_file_size(opened: Opened, log: CommitLog, options: RecoverOptions) -> int | None:
-    """The bytes of a consume queue file; None if the store does not show them."""
-    known = options.settings if options.is_queue_size_given else None
-    known = known or StoreSettings.read(opened)
-    if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
-        known = StoreSettings("")  # a broker with the default size for the log
-    return _usual_file_size(opened, "simple", None if known is None else known.queue_file_size)
-
-
-def is_index_size_known(opened: Opened, log: CommitLog, options: RecoverOptions) -> bool:
-    """Whether maxHashSlotNum and maxIndexNum are known without an index file."""
-    is_default = log.file_size == StoreSettings("").mapped_file_size_commit_log
-    return options.settings is not None or is_default or StoreSettings.read(opened) is not None
 
 
 def _usual_file_size(opened: Opened, kind: QueueKind, given: int | None) -> int | None:
@@ -531,13 +528,6 @@ def _usual_file_size(opened: Opened, kind: QueueKind, given: int | None) -> int 
     if not whole or given in whole:
         return given
     return max(whole, key=lambda size: (whole[size], size))
-
-
-def batch_file_size(opened: Opened, given: int) -> int:
-    """The bytes of a batch queue file: those of the store's files, else `given` in whole units."""
-    size = _usual_file_size(opened, "batch", given // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize)
-    assert size is not None
-    return size
 
 
 # ---- a locked store ----------------------------------------------------------------------------------------

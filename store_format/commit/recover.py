@@ -17,7 +17,7 @@ from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.commit.cluster import RECOVER_IGNORING
 from store_format.commit.journal_place import is_given_up_in_copy, is_lost_with_power, will_complete
-from store_format.commit.log_comparison import RecoverOptions, known_queue_file_size
+from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.repair import (
@@ -134,7 +134,7 @@ class RecoverPlan:
         survey = _survey_of_copy(self.opened, Opened(target), self.options)
         if survey.refused is not None:
             raise survey.refused
-        is_known = known_queue_file_size(self.opened, survey.log, self.options) is not None
+        is_known = self.options.queue_file_size(self.opened, survey.log) is not None
         if not is_known or self.options.delay_levels_ms is None:
             survey.compare()  # raises before anything is copied
             survey = _survey_of_copy(self.opened, Opened(target), self.options)

@@ -31,9 +31,6 @@ from store_format.commit.log_comparison import (
     LockedStore,
     LogComparison,
     RecoverOptions,
-    batch_file_size,
-    known_queue_file_size,
-    settings_of_files,
 )
 from store_format.commit.publication import index_end, save_checkpoint
 from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
@@ -298,8 +295,8 @@ def find_end(
     `source` is the store of which `opened` is a copy without queues; the copy need not exist yet.
     """
     target, opened = opened, source or opened
-    settings = settings_of_files(opened, log, options)
-    size = known_queue_file_size(opened, log, options)
+    settings = options.settings_of(opened, log)
+    size = options.queue_file_size(opened, log)
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
     is_crashed = Abort.read_mark(opened) == ""
     state = StoreState.CRASHED if is_crashed else StoreState.CLEAN
@@ -638,7 +635,7 @@ def sizes_path(opened: Opened) -> str:
 def _note_sizes(survey: RecoverySurvey, files: FileWrites) -> None:
     """Notes the sizes of files: after a crash in between, no file of the store may show them any more."""
     if survey.index is not None and (survey.changes or survey.index.bad_from is not None):
-        batch = batch_file_size(survey.source, survey.options.batch_queue_file_size)
+        batch = survey.options.batch_file_size(survey.source)
         value = asdict(survey.settings) | {"batch": batch}
         files.replace(sizes_path(survey.opened), json.dumps(value).encode())
 

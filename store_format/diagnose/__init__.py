@@ -17,9 +17,6 @@ from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.log_comparison import (
     RecoverOptions,
-    is_index_size_known,
-    known_queue_file_size,
-    settings_of_files,
 )
 from store_format.commit.rebuilt_index import indexes_tags
 from store_format.commitlog.log import CommitLog
@@ -226,10 +223,10 @@ def _lacks_settings(opened: Opened, log: CommitLog, queues: QueueCheck, *, has_e
     """
     levels, options = queues.unfiled_levels, RecoverOptions()
     try:
-        settings_of_files(opened, log, options)
+        options.settings_of(opened, log)
         return (
-            (queues.is_incomplete and known_queue_file_size(opened, log, options) is None)
-            or (has_empty_index and not is_index_size_known(opened, log, options))
+            (queues.is_incomplete and options.queue_file_size(opened, log) is None)
+            or (has_empty_index and not options.is_index_size_known(opened, log))
             or (
                 broker_conf_of(opened).known_delay_levels_ms is None
                 and not levels <= QueueProofs(opened, log).shown_delays().keys()

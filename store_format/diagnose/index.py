@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.bookkeeping.journal import StoreState
-from store_format.commit.log_comparison import RecoverOptions, settings_of_files
+from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.rebuilt_index import IndexCheck
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.commitlog import Lost, Targets
@@ -276,7 +276,7 @@ def open_index_check(opened: Opened, log: CommitLog, log_end: int, state: StoreS
         return None
     with suppress(CorruptStoreError, OptionError):  # another check reports it
         checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
-        geometry = settings_of_files(opened, log, RecoverOptions()).geometry
+        geometry = RecoverOptions().settings_of(opened, log).geometry
         check = IndexCheck.open(opened, geometry, log.min_offset, log_end)
         if not check.is_empty or (checkpoint is not None and checkpoint.index_msg_timestamp > 0):
             return check

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import GivenUp
-from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch, Filing
@@ -156,7 +155,7 @@ class QueueCheck:
         self.is_incomplete = any(stored.misfit for stored in self._stored.values())
         batch = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
         with suppress(StoreError):  # another check reports topics.json
-            batch |= batch_topics(opened)
+            batch |= StoredTopics(opened).batch
         self._dispatch = Dispatch(batch, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
         begins = GivenUp.known(opened).queue_begins

@@ -604,6 +604,15 @@ class StoredTopics:
         return numbers
 
     @property
+    def batch(self) -> frozenset[str]:
+        """The topics whose queues are batch queues, by topics.json and by the files of queues."""
+        configured = {
+            name for name, each in (read_topics(self.opened) or {}).items() if each.queue_type == "BatchCQ"
+        }
+        listed = list_queues(self.opened, lambda _: True, lambda _: None)
+        return frozenset(configured.union(topic for topic, _, _, kind in listed if kind == "batch"))
+
+    @property
     def has_light_queues(self) -> bool:
         """Whether a broker with enableLmq has used the store, or its directory of consume queues is lost,
         which would show it. Without such a broker, the properties that name light queues are a producer's

@@ -569,7 +569,9 @@ def test_messages_of_a_deleted_topic_stay_deleted_if_the_later_ones_are_lost(tmp
 
 @pytest.mark.parametrize("crashed", [False, True])
 def test_messages_of_a_deleted_topic_take_no_place_of_lost_ones(tmp_path: Path, crashed: bool) -> None:
-    """The first entry leads to the end of the log, behind all messages of the queue. An entry of A-1 leads to one."""
+    """The first entry leads to the end of the log, behind all messages of the queue. An entry of A-1 leads to
+    one.
+    """
     store = BrokerStore(tmp_path)
     store.put("A", offset=3, files=False)
     store.put("B")
