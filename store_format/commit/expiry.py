@@ -57,80 +57,78 @@ class ExpiredFile:
     disk_bytes: int
     modified_ms: int
 
+    @staticmethod
+    def before_last(log: CommitLog) -> list[ExpiredFile]:
+        """The commitlog files that may be deleted at all, oldest first: all before the last written one.
+
+        Behind the last written file there may be an empty one that a broker has prepared. A broker forgets
+        such a file when it stops.
+        """
+        last = len(log.files) - 1
+        while last > 0 and not any(log.view(log.files[last]).read(0, 8)):
+            last -= 1
+        return [expired_file("commitlog", file) for file in log.files[: max(last, 0)]]
+
+    @staticmethod
+    def count(
+        modified_ms: Sequence[int], now_ms: int, reserved_ms: int, *, is_forced: bool, batch_max: int
+    ) -> int:
+        """How many of the files, oldest first, one round deletes (MappedFileQueue.deleteExpiredFileByTime).
+
+        A file is expired `reserved_ms` after it was last modified. The first young file ends the round, and
+        `batch_max` files do. If the round `is_forced`, because the disk is nearly full, age does not count.
+
+        >>> ExpiredFile.count([0, 5, 1], now_ms=14, reserved_ms=10, is_forced=False, batch_max=10)
+        1
+        """
+        count = 0
+        for modified in modified_ms:
+            if not is_forced and now_ms < modified + reserved_ms:
+                break
+            count += 1
+            if count >= batch_max:
+                break
+        return count
+
+    @staticmethod
+    def refuse_links(opened: Opened) -> None:
+        """Raises StoreWriteError if a directory of queues, index or timer log is a symbolic link.
+
+        Such a link can lead to the directory of another store, whose files must not be deleted.
+        """
+        for name in _FOLLOWERS:
+            path = f"{opened.path}/{name}"
+            if paths.is_link(path):
+                raise StoreWriteError(
+                    f"{path}: expected a directory, found a symbolic link to {paths.real(path)}; clean "
+                    "deletes no files through a link, and nothing was deleted; replace the link by the "
+                    "directory, or by a bind mount of it"
+                )
+
+    @staticmethod
+    def following(opened: Opened, log_min: int) -> Iterator[ExpiredFile]:
+        """The files that only point before `log_min`, the start of the commitlog: queues, index and timer
+        log.
+
+        The last file of each kind is kept. A queue or file that is damaged is left out with a warning, and
+        the others go on. The same holds for a topic or queue that is a symbolic link.
+        """
+        ext_directories = _ext_directories(opened)
+        for queue in list_queues(opened, lambda topic: True, _warn):
+            yield from _whole_list(_queue_files, queue.directory, queue.kind, log_min)
+            ext = ext_directories.get((queue.topic, str(queue.queue_id)))
+            if queue.kind == "simple" and ext is not None:
+                yield from _whole_list(_ext_files, ext, queue, log_min)
+        yield from _whole_list(_index_files, f"{opened.path}/index", log_min)
+        yield from _whole_list(_timer_files, f"{opened.path}/timerlog", log_min)
+
 
 def expired_file(kind: str, file: StoreFile) -> ExpiredFile:
     disk_bytes, modified_ms = files_at(file.path).status(file.path) or (0, 0)
     return ExpiredFile(kind, file.path, file.start, file.size, disk_bytes, modified_ms)
 
 
-# ---- the commitlog -----------------------------------------------------------------------------------------
-
-
-def log_files_before_last(log: CommitLog) -> list[ExpiredFile]:
-    """The commitlog files that may be deleted at all, oldest first: all before the last written one.
-
-    Behind the last written file there may be an empty one that a broker has prepared. A broker forgets such a
-    file when it stops.
-    """
-    last = len(log.files) - 1
-    while last > 0 and not any(log.view(log.files[last]).read(0, 8)):
-        last -= 1
-    return [expired_file("commitlog", file) for file in log.files[: max(last, 0)]]
-
-
-def expired_count(
-    modified_ms: Sequence[int], now_ms: int, reserved_ms: int, *, is_forced: bool, batch_max: int
-) -> int:
-    """How many of the files, oldest first, one round deletes (MappedFileQueue.deleteExpiredFileByTime).
-
-    A file is expired `reserved_ms` after it was last modified. The first young file ends the round, and
-    `batch_max` files do. If the round `is_forced`, because the disk is nearly full, age does not count.
-
-    >>> expired_count([0, 5, 1], now_ms=14, reserved_ms=10, is_forced=False, batch_max=10)
-    1
-    """
-    count = 0
-    for modified in modified_ms:
-        if not is_forced and now_ms < modified + reserved_ms:
-            break
-        count += 1
-        if count >= batch_max:
-            break
-    return count
-
-
 # ---- what follows the commitlog ----------------------------------------------------------------------------
-
-
-def refuse_linked_directories(opened: Opened) -> None:
-    """Raises StoreWriteError if a directory of queues, index or timer log is a symbolic link.
-
-    Such a link can lead to the directory of another store, whose files must not be deleted.
-    """
-    for name in _FOLLOWERS:
-        path = f"{opened.path}/{name}"
-        if paths.is_link(path):
-            raise StoreWriteError(
-                f"{path}: expected a directory, found a symbolic link to {paths.real(path)}; clean "
-                "deletes no files through a link, and nothing was deleted; replace the link by the "
-                "directory, or by a bind mount of it"
-            )
-
-
-def following_files(opened: Opened, log_min: int) -> Iterator[ExpiredFile]:
-    """The files that only point before `log_min`, the start of the commitlog: queues, index and timer log.
-
-    The last file of each kind is kept. A queue or file that is damaged is left out with a warning, and the
-    others go on. The same holds for a topic or queue that is a symbolic link.
-    """
-    ext_directories = _ext_directories(opened)
-    for queue in list_queues(opened, lambda topic: True, _warn):
-        yield from _whole_list(_queue_files, queue.directory, queue.kind, log_min)
-        ext = ext_directories.get((queue.topic, str(queue.queue_id)))
-        if queue.kind == "simple" and ext is not None:
-            yield from _whole_list(_ext_files, ext, queue, log_min)
-    yield from _whole_list(_index_files, f"{opened.path}/index", log_min)
-    yield from _whole_list(_timer_files, f"{opened.path}/timerlog", log_min)
 
 
 def _ext_directories(opened: Opened) -> dict[tuple[str, str], str]:

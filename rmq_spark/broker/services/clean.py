@@ -24,13 +24,7 @@ import pyarrow as pa
 from rmq_spark.broker.services.service import Now, Tally, tallied
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commit.expiry import (
-    ExpiredFile,
-    expired_count,
-    following_files,
-    log_files_before_last,
-    refuse_linked_directories,
-)
+from store_format.commit.expiry import ExpiredFile
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP, ViewColumn, batch_of, time_us
@@ -300,25 +294,25 @@ def _clean_plan(
     """`followed` is a start of the commitlog that queues and index are known to have followed."""
     conf = now.conf
     kept_ms = reserved_ms(conf)
-    refuse_linked_directories(store.opened)
+    ExpiredFile.refuse_links(store.opened)
     for error in store.log.unusable:  # a broker does not start on such a store
         raise error
     hour = local_hour(now.ms, zone)
     log_percent = min(disk_percent(directory) for directory in store.commit_log_paths)
     decision = gate(conf, hour, log_percent, disk_percent(f"{store.path}/consumequeue"), is_manual=is_manual)
-    files = log_files_before_last(store.log) if decision.is_open else []
+    files = ExpiredFile.before_last(store.log) if decision.is_open else []
     modified = [file.modified_ms for file in files]
     batch_max = max(conf.delete_file_batch_max, 1)  # deleteExpiredFileByTime deletes before it counts
-    count = expired_count(modified, now.ms, kept_ms, is_forced=decision.is_forced, batch_max=batch_max)
+    count = ExpiredFile.count(modified, now.ms, kept_ms, is_forced=decision.is_forced, batch_max=batch_max)
     if is_manual:
         # Rounds that follow each other; what is forced ends with the first, because the disk is then emptier.
         rounds = _MANUAL_ROUNDS * batch_max
-        count = max(count, expired_count(modified, now.ms, kept_ms, is_forced=False, batch_max=rounds))
+        count = max(count, ExpiredFile.count(modified, now.ms, kept_ms, is_forced=False, batch_max=rounds))
     gone = tuple(files[:count])
     log_min = gone[-1].start + gone[-1].size_bytes if gone else store.log.min_offset
     later = [file.start for file in store.log.files if file.start >= log_min]
     log_min = min(later, default=log_min)  # the next file, if some are missing between
-    followers = tuple(following_files(store.opened, log_min)) if log_min > followed else ()
+    followers = tuple(ExpiredFile.following(store.opened, log_min)) if log_min > followed else ()
     return CleanPlan(store, now, decision, kept_ms, gone, followers, log_min)
 
 
@@ -336,7 +330,7 @@ def _disk_percent(path: str) -> int:
 
 def _delete(plan: CleanPlan, session: WriteSession, tally: Tally) -> None:
     """Deletes under the lock: the commitlog from its oldest file on, then what follows its new start."""
-    refuse_linked_directories(plan.store.opened)
+    ExpiredFile.refuse_links(plan.store.opened)
     store = session.store()
     wanted = [(file.path, file.modified_ms) for file in plan.log_files]
     found = [
@@ -355,7 +349,7 @@ def _delete(plan: CleanPlan, session: WriteSession, tally: Tally) -> None:
         files.sync_directory(directory)
     log_min = session.store().log.min_offset
     directories = set()
-    for follower in following_files(store.opened, log_min) if log_min else ():
+    for follower in ExpiredFile.following(store.opened, log_min) if log_min else ():
         tally.done += files.remove(follower.path)
         directories.add(follower.path.rpartition("/")[0])
     for directory in sorted(directories):
@@ -475,7 +469,7 @@ def forecast(
     fuller = max(log_disk, queue_disk, key=lambda each: each.used_percent)
     decision = gate(conf, local_hour(now_ms, zone), log_disk.used_percent, queue_disk.used_percent)
     level = _level(conf, fuller.used_percent)
-    files = log_files_before_last(store.log)
+    files = ExpiredFile.before_last(store.log)
     expiry = _expiry(files, conf)
     deletion, count = None, 0
     if files:
@@ -484,7 +478,7 @@ def forecast(
         if decision.is_forced:
             batch_max = max(conf.delete_file_batch_max, 1)
             modified = [file.modified_ms for file in files]
-            forced = expired_count(modified, now_ms, 0, is_forced=True, batch_max=batch_max)
+            forced = ExpiredFile.count(modified, now_ms, 0, is_forced=True, batch_max=batch_max)
             deletion, count = now_ms, max(forced, bisect_right(expiry, now_ms))
     return Forecast(
         store=store,

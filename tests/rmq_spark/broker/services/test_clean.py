@@ -18,7 +18,7 @@ from rmq_spark.broker.services.service import Now
 from rmq_spark.services import clean, run_once
 from store_format import MessageStore
 from store_format.bookkeeping.ledger import Ledger
-from store_format.commit.expiry import expired_count, following_files
+from store_format.commit.expiry import ExpiredFile
 from store_format.commit.options import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
@@ -144,9 +144,9 @@ def test_the_order_of_the_decisions(
 )
 def test_how_many_files_one_round_deletes(ages: list[int], forced: bool, batch: int, count: int) -> None:
     modified = [NOW - age * HOUR for age in ages]
-    assert expired_count(modified, NOW, 72 * HOUR, is_forced=forced, batch_max=batch) == count
+    assert ExpiredFile.count(modified, NOW, 72 * HOUR, is_forced=forced, batch_max=batch) == count
     if modified and count == 1:
-        assert not expired_count(modified, NOW - 1, 72 * HOUR, is_forced=forced, batch_max=batch)
+        assert not ExpiredFile.count(modified, NOW - 1, 72 * HOUR, is_forced=forced, batch_max=batch)
 
 
 def test_no_default_deletes_files(grown: Path, tmp_path: Path) -> None:
@@ -319,9 +319,9 @@ def test_a_store_as_before_the_broker_s_cleaning_becomes_what_the_broker_left(
 def test_the_broker_left_nothing_that_our_rules_delete(golden: Golden) -> None:
     root = golden(CLEANED)
     log_min = min(int(name) for name in names(root)["commitlog"])
-    assert list(following_files(Opened(str(root)), log_min)) == []
+    assert list(ExpiredFile.following(Opened(str(root)), log_min)) == []
     newest = {str(root / directory / max(there)) for directory, there in names(root).items()}
-    assert not newest & {each.path for each in following_files(Opened(str(root)), 1 << 40)}
+    assert not newest & {each.path for each in ExpiredFile.following(Opened(str(root)), 1 << 40)}
 
 
 def test_batch_queues_extensions_and_timer_log(tmp_path: Path) -> None:
@@ -350,12 +350,12 @@ def test_batch_queues_extensions_and_timer_log(tmp_path: Path) -> None:
     for number, last in enumerate((999, 1000, 1001)):
         timer = columns(TIMER_LOG_UNIT, size=[52, 52], magic=[1, 1], physical_offset=[last - 50, last])
         write("timerlog", 128 * number, timer.ljust(128, b"\0"))
-    found = [(each.kind, each.start) for each in following_files(Opened(str(root)), 1000)]
+    found = [(each.kind, each.start) for each in ExpiredFile.following(Opened(str(root)), 1000)]
     assert found == [
         ("consumequeue", 0), ("consumequeue", 40), ("consumequeue_ext", 0), ("batchconsumequeue", 0),
         ("timerlog", 0),
     ]  # fmt: skip
-    kept = [(each.kind, each.start) for each in following_files(Opened(str(root)), 1 << 40)]
+    kept = [(each.kind, each.start) for each in ExpiredFile.following(Opened(str(root)), 1 << 40)]
     assert ("consumequeue", 120) not in kept
     assert [start for kind, start in kept if kind == "timerlog"] == [0, 128]
 
