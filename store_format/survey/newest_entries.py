@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import merged_ranges, within_ranges
+from store_format.arrays.ranges import consecutive, merged_ranges, within_ranges
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
@@ -335,10 +335,11 @@ def _with_tail(
         if known is not None and (is_filled or not log.min_offset):
             entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
         if len(entries.units):
-            queue = _with_extra(queue, _with_lost(queue, entries, tail.damaged))
-        gap = _gap(queue) if tail.start > log.min_offset else None
-        if gap is not None:
-            gaps[key] = gap
+            entries = _with_lost(queue, entries, tail.damaged)
+            first = int(entries.queue_offsets[0])
+            if queue.bounds is not None and first > queue.max_offset and tail.start > log.min_offset:
+                gaps[key] = _gap(queue, first)
+            queue = _with_extra(queue, entries)
         queues[key] = queue
     return queues, gaps
 
@@ -383,14 +384,11 @@ def _continuing(
     queue: QueueRange, entries: MissingEntries, known: int, given_up: Sequence[tuple[int, int]]
 ) -> MissingEntries:
     """The entries before the queue offset `known`, and those that continue the queue without a gap."""
-    offsets, before, end = entries.queue_offsets, -1, queue.max_offset
-    while before < end:
-        before = end
-        following = offsets[offsets >= end]
-        end += int(np.cumprod(following == end + np.arange(len(following))).sum())
-        end = max([end, *(stop for start, stop in given_up if start <= end)])
-    kept = offsets < max(known, end)
-    return MissingEntries(offsets[kept], entries.units[kept])
+    end = queue.max_offset
+    for start, stop in merged_ranges([*consecutive(entries.queue_offsets), *given_up]):
+        end = max(end, stop) if start <= end else end
+    kept = entries.queue_offsets < max(known, end)
+    return MissingEntries(entries.queue_offsets[kept], entries.units[kept])
 
 
 def _with_lost(
@@ -433,19 +431,15 @@ def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
     )
 
 
-def _gap(queue: QueueRange) -> CorruptStoreError | None:
-    """Between the entries on disk and those made from the log: the messages lie before what was scanned of
-    it, or are gone.
+def _gap(queue: QueueRange, first: int) -> CorruptStoreError:
+    """Between the entries on disk and those made from the log, which begin at the queue offset `first`: the
+    messages lie before what was scanned of it, or are gone.
     """
-    first = int(np.frombuffer(queue.extra_offsets, np.int64, 1)[0]) if queue.extra else queue.extra_start
-    if queue.bounds is None or first <= queue.extra_start:
-        return None
-    piece = queue._replace(extra_start=first).piece(queue.extra_start, first)
-    file, position = piece.place_of(queue.extra_start)
+    stop = queue.max_offset
+    file, position = queue.piece(stop, first).place_of(stop)
+    expected = f"an entry for offset {stop} of {queue.topic}-{queue.queue_id}"
     found = f"none, and in the commitlog a message with offset {first}"
-    return CorruptStoreError(
-        file, position, f"an entry for offset {queue.extra_start} of {queue.topic}-{queue.queue_id}", found
-    )
+    return CorruptStoreError(file, position, expected, found)
 
 
 # ---- entries that do not count -----------------------------------------------------------------------------
@@ -552,30 +546,22 @@ def _without_cut(
     cut, and so were all entries after it, if none of them leads to a message of its place. Of two messages of
     one place that has an entry, the entry's counts.
     """
-    offsets = found.queue_offsets
-    known = offsets[(offsets >= queue.readable_offset) & (offsets < queue.max_offset)]
-    stop = queue.max_offset
-    if len(known):
-        on_disk, units = queue.piece(int(known[0]), stop).read()
-        right = np.zeros(len(known), bool)
-        if len(units):
-            places = np.searchsorted(on_disk, known)
-            places[places == len(on_disk)] = 0
-            stored, expected = units[places], found.units[: len(known)]
-            right = (on_disk[places] == known) & (stored["size"] == expected["size"])
-            right &= stored["physical_offset"] == expected["physical_offset"]
-        if not right.all() and not queue.is_batch:
-            physical = units["physical_offset"].astype(np.int64)
-            behind = (on_disk >= known[~right][0]) & (physical < tail.stop)
-            behind &= ~within_ranges(physical, tail.hidden)
-            on_disk, units = on_disk[behind], units[behind]
-            own = on_disk[LogEntries(log).leads_to_own((queue.topic, queue.queue_id), on_disk, units)]
-            right |= known <= own.max(initial=-1)
-        if not right.all():
-            stop = int(known[~right][0])
+    offsets, stop = found.queue_offsets, queue.max_offset
+    if offsets[0] < stop:
+        on_disk, units = queue.piece(max(int(offsets[0]), queue.readable_offset), stop).read()
+        physical = units["physical_offset"].astype(np.int64)
+        _, at, of = np.intersect1d(on_disk, offsets, return_indices=True)
+        same = physical[at] == found.units["physical_offset"][of]
+        same &= units["size"][at] == found.units["size"][of]
+        last = int(on_disk[at[same]].max(initial=queue.readable_offset - 1))
+        own = (on_disk > last) & (physical < tail.stop) & ~within_ranges(physical, tail.hidden)
+        own[own] = LogEntries(log).leads_to_own((queue.topic, queue.queue_id), on_disk[own], units[own])
+        wrong = offsets[(offsets > on_disk[own].max(initial=last)) & (offsets < stop)]
+        if len(wrong):
+            stop = int(wrong[0])
             queue = _cut_at(queue, stop)
     # A message before that of the last entry has an entry (ConsumeQueue.putMessagePositionInfo).
-    last = -1 if queue.bounds is None or queue.is_batch else queue.bounds.last_physical_offset
+    last = -1 if queue.bounds is None else queue.bounds.last_physical_offset
     kept = (offsets >= stop) & (found.units["physical_offset"] > last)
     return queue, MissingEntries(offsets[kept], found.units[kept])
 
