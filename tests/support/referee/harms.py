@@ -55,9 +55,10 @@ class NothingThereError(Exception):
 
 
 def _one(paths: list[Path], random: Random) -> Path:
-    if not paths:
+    """One of the files that are not empty, or of the folders."""
+    if not (filled := [path for path in paths if path.stat().st_size]):
         raise NothingThereError
-    return random.choice(paths)
+    return random.choice(filled)
 
 
 # ---- the commitlog ----------------------------------------------------------------------------------------

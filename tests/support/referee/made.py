@@ -222,6 +222,9 @@ class BrokerStore:
         version = {"counter": 1, "stateVersion": 0, "timestamp": NOW_MS}
         table = {"dataVersion": version, "topicConfigTable": self.topics}
         write_file(self.root / "config/topics.json", json.dumps(table).encode())
+        if self.conf.get("enableLmq") == "true":  # LmqConsumerOffsetManager writes it every five seconds
+            offsets = {"dataVersion": version, "lmqOffsetTable": {}, "offsetTable": {}}
+            write_file(self.root / "config/lmqConsumerOffset.json", json.dumps(offsets).encode())
         write_file(self.root / "lock", b"lock")
         if crashed:
             write_file(self.root / "abort", b"4711")
