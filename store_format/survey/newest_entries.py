@@ -10,6 +10,11 @@ the log's tail (CommitLog.recoverAbnormally, ConsumeQueueStore.recover).
 Without a crash a queue may have lost its newest entries. Three things show it: its newest entry leads to no
 message of the queue; our last commit ended the queue at a later offset; the last message of the log has no
 entry. What nothing shows stays as it is: a broker does the same.
+
+`survey/queues.py` compares every entry of a queue with the log. That is no way for a reader: it looks at the
+newest entry of each queue, and reads no more of the log than may have messages without an entry. What the
+log's messages give, which of two messages counts, and which entry leads to a message is asked of the same
+functions: `LogScan.entries_between`, `Claims`, `LogEntries`.
 """
 
 from __future__ import annotations
@@ -148,9 +153,8 @@ def completed_queues(
     ends: Mapping[QueueKey, int] = {}
     if end is not None and not end.remains:
         ends = Fates(opened, log).last_commit_ends(end.offset)
-        begins = GivenUp.known(
-            opened
-        ).queue_begins  # of queues that may have been created again since the commit
+        # of queues that may have been created again since the commit
+        begins = GivenUp.known(opened).queue_begins
         short = {
             key: max(queue.bounds.last_physical_offset, log.min_offset, begins.get(key, 0))
             for key, queue in (queues.items() if ends else ())
@@ -248,24 +252,20 @@ def _lacks_last(
     """Whether the log's last message `lacks_entry`, if that matters to these queues: without a look at its
     queue, on object storage a request, where they and the last bytes of the log show that they lack none.
     """
-    filed = [
-        (key, queue.bounds.last_physical_offset)
+    filed = {
+        key: queue.bounds.last_physical_offset
         for key, queue in queues.items()
         if queue.bounds is not None and _has_entries(queue)
-    ]
-    if any(
-        place == end.last_offset and key not in wrong and not is_light_queue(key[0]) for key, place in filed
-    ):
+    }
+    of_last = (key for key, place in filed.items() if place == end.last_offset)
+    if not filed or any(key not in wrong and not is_light_queue(key[0]) for key in of_last):
         return False
-    if not filed:
-        return False
-    if opened.is_remote and not wrong:
-        start = max(min(place for _, place in filed), log.min_offset)
-        if end.offset - _NEAR_SIZE < start < end.offset:
-            missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
-            if not any(key in missing for key, _ in filed):
-                return False
-    return QueueProofs(opened, log).lacks_entry(end.last_offset, max(place for _, place in filed))
+    start = max(min(filed.values()), log.min_offset)
+    if opened.is_remote and not wrong and end.offset - _NEAR_SIZE < start < end.offset:
+        missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
+        if not filed.keys() & missing.keys():
+            return False
+    return QueueProofs(opened, log).lacks_entry(end.last_offset, max(filed.values()))
 
 
 def _has_entries(queue: QueueRange) -> bool:
@@ -492,7 +492,7 @@ def _with_wrong_newest(opened: Opened, log: CommitLog, queues: _Queues) -> list[
     def is_right(found: tuple[QueueKey, QueueRange]) -> bool:
         key, queue = found
         bounds, newest = queue.bounds, queue.max_offset - 1
-        if bounds is None or not _is_plain(queue):
+        if bounds is None or not _is_filled(queue):
             return True
         place = bounds.last_physical_offset, bounds.last_size
         return LogEntries(log).is_own(key, newest, place, view_of) or _agrees(queue, newest, log)
@@ -683,12 +683,3 @@ def _other_queue(queue: QueueRange, log: CommitLog, offset: int) -> QueueKey | N
     """The queue of the message to which the entry of a queue offset leads; None for the entry's own queue."""
     place = LogEntries(log).message_at(queue.place(offset)[0])
     return None if place is None or place.key == (queue.topic, queue.queue_id) else place.key
-
-
-def _is_plain(queue: QueueRange) -> bool:
-    return (
-        queue.bounds is not None
-        and not queue.is_batch
-        and not queue.extra
-        and queue.max_offset > queue.min_offset
-    )
