@@ -70,14 +70,6 @@ _log = logging.getLogger(__name__)
 # ---- the end of the log, and what is behind it -------------------------------------------------------------
 
 
-def cleared_from(log: CommitLog, end: LogEnd) -> int:
-    """The physical offset from which a recovery clears the log: a BLANK at the log's end stays.
-
-    If the messages behind the BLANK are found again, the BLANK leads to them.
-    """
-    return log.stop if end.end.kind is EndKind.BLANK else end.offset
-
-
 def refuse_cut(opened: Opened, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
     """Raises if a writer that clears everything behind `end` would destroy messages that can be read.
 
@@ -228,9 +220,9 @@ class RecoverySurvey(LogComparison):
     def find_files(self) -> None:
         """Finds what is lost and what is wrong with configuration files, once the queues are compared."""
         self.lost = self._find_lost()
-        named = [each.queue for each in self.changes if each.action == "create"]
-        named += self.unknown  # readers ask about them as before
-        named = [queue for queue in named if not self.compared[queue].stored.is_batch]
+        created = (each.queue for each in self.changes if each.action == "create")
+        # readers ask about queues of an unknown fate as before
+        named = [key for key in (*created, *self.unknown) if not self.compared[key].stored.is_batch]
         if self.options.topics is None:
             self.topics = StoredTopics(self.source).lost(named)
         else:  # the user named them: also topics that a readable topics.json lacks
@@ -247,17 +239,14 @@ class RecoverySurvey(LogComparison):
         """
         log, known = self.whole_in or self.log, GivenUp.read(self.source)
         self.is_torn = self.is_crashed and log.store_timestamp_at(self.end.offset) >= 0
-        ranges = [(each.start, each.stop) for each in self.filled]
-        ranges += [each.range for each in self.damage]
+        ranges = [*((each.start, each.stop) for each in self.filled), *(each.range for each in self.damage)]
         unnamed = [(*key, *each) for key, queue in self.compared.items() for each in queue.unnamed]
         proofs = QueueProofs(self.source, log)
         self.has_stale = not self.is_crashed and proofs.has_stale(self.known)
         ranges += [] if self.has_stale else [(self.end.offset, OFFSET_MAX)]
         gone = [*proofs.pointing_to(self.queues, ranges), *proofs.gone_by_ledger(self.queues)]
         places = [
-            (each.topic, each.queue_id, *place)
-            for each in gone
-            for place in each.without_whole(self.compared.get(each.key))
+            (*each.key, *place) for each in gone for place in each.without_whole(self.compared.get(each.key))
         ]
         found = GivenUp(tuple(places)).with_more(GivenUp(tuple(unnamed if self.lacks_bytes else ())))
         return GivenUp(tuple(_without(found, known)))
@@ -552,14 +541,18 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     elif survey.ahead:
         first = min(gone, key=lambda each: each.physical, default=None)
         name = "" if first is None else f"{shown(first.topic)}-{first.queue_id} offset {first.first}"
-        place = -1 if first is None else first.physical
-        _cut_queues(survey, name, place, sum(each.count for each in gone), files)
+        _cut_queues(
+            survey, name, -1 if first is None else first.physical, sum(each.count for each in gone), files
+        )
     directories = sorted({file.path.rpartition("/")[0] for file in log.files})
     log_files = LogFiles(log, directories, survey.settings.mapped_file_size_commit_log, files)
     # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles). A commit that
-    # is completed goes on at the end: no byte of an old BLANK may remain behind its messages.
-    base = cleared_from(log, end) if survey.staged is None else end.offset
-    log_files.clear_behind(base, keep=end.offset + 1 if survey.is_crashed else -1)
+    # is completed goes on at the end: no byte of an old BLANK may remain behind its messages. Else a BLANK at
+    # the log's end stays: if the messages behind it are found again, it leads to them.
+    keeps_blank = survey.staged is None and end.end.kind is EndKind.BLANK
+    log_files.clear_behind(
+        log.stop if keeps_blank else end.offset, keep=end.offset + 1 if survey.is_crashed else -1
+    )
     # Only now: in a file of full length a message that was cut off could look whole.
     for short in survey.short:
         with files.open_full(short.path, log.file_size, extend=True)[0] as file:

@@ -104,11 +104,6 @@ class LogQueue:
         kind: QueueKind = "batch" if self.is_batch else "simple"
         return QueueRange(self.topic, self.queue_id, self.min_offset, self.max_offset, None, kind=kind)
 
-    @property
-    def hides_messages(self) -> bool:
-        """Whether messages from before the queue restarted have offsets that the queue does not have now."""
-        return any(stop > self.max_offset for _, _, stop in self.epochs)
-
     def copy(self) -> LogQueue:
         return replace(self, epochs=[*self.epochs], claims=self.claims.copy())
 

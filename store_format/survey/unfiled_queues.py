@@ -142,7 +142,9 @@ class UnfiledQueues:
     def warn_of_hidden(self, found: Mapping[QueueKey, LogQueue]) -> None:
         """Warns once of queues with messages in the commitlog that no offset points to any more."""
         hiding = {
-            key: queue for key, queue in found.items() if key not in self._told and queue.hides_messages
+            key: queue
+            for key, queue in found.items()
+            if key not in self._told and any(stop > queue.max_offset for _, _, stop in queue.epochs)
         }
         self._told |= hiding.keys()
         if hiding:
