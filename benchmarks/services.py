@@ -16,7 +16,7 @@ from rmq_spark.broker.services.turn import TurnReport, now_of, take_turn
 from rmq_spark.services import Services
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.create_store import create_store
+from store_format.commit.create_store import StoreDirectory
 from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
@@ -105,7 +105,7 @@ def _lateness(root: str, ends: list[tuple[float, int]]) -> NDArray[np.float64]:
 
 
 def _create(root: str) -> None:
-    create_store(root, StoreSettings("broker-a"), timestamp=time.time_ns() // 1_000_000)
+    StoreDirectory(root).create(StoreSettings("broker-a"), timestamp=time.time_ns() // 1_000_000)
 
 
 def _park(root: str, first: int, count: int, levels: tuple[int, ...]) -> None:

@@ -74,7 +74,7 @@ class MessageStore(Store):
 
         Example: `MessageStore.create("/data/new-store", broker_name="broker-a")`.
         """
-        from store_format.commit.create_store import create_store
+        from store_format.commit.create_store import StoreDirectory
 
         root = paths.given(path)
         settings = StoreSettings(
@@ -84,7 +84,7 @@ class MessageStore(Store):
             max_hash_slot_num,
             max_index_num,
         )
-        create_store(root, settings, timestamp=time.time_ns() // 1_000_000)
+        StoreDirectory(root).create(settings, timestamp=time.time_ns() // 1_000_000)
         return MessageStore.open(root)
 
     def append(

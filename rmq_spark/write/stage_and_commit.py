@@ -22,7 +22,7 @@ from rmq_spark.write.timer_wheel import put_late_in_wheel
 from store_format.bookkeeping.identity import StagedFile
 from store_format.commit.abandoned_staging import collect, discard
 from store_format.commit.append import CommitResult, commit, commit_cluster
-from store_format.commit.create_store import create_store, make_root, remove_place, remove_store
+from store_format.commit.create_store import StoreDirectory
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, begin_staging
 from store_format.commit.unsupported import StoreRefusals
@@ -140,7 +140,7 @@ class _Staging:
         if place not in self._writers:
             store = self._target.stores[place]
             if store.is_new and not self._target.is_begun:
-                make_root(store.root)
+                StoreDirectory(store.root).make()
             self._writers[place] = StagingWriter(
                 store.opened,
                 self._target.write,
@@ -174,7 +174,7 @@ def begin_write(target: WriteTarget) -> WriteTarget:
     """
     for store in target.open_stores:
         if store.is_new:
-            make_root(store.root)
+            StoreDirectory(store.root).make()
         begin_staging(store.opened, target.write, sync=is_sync(target))
     return replace(target, is_begun=True)
 
@@ -266,15 +266,15 @@ def _commit_one(
     options: CommitOptions,
 ) -> CommitResult:
     """Commits to a single store. A new store is created now, and removed again if the commit fails."""
-    made = store.is_new and create_store(
-        store.root, store.settings, timestamp=_now_ms(), exist_ok=True, lock_timeout=options.lock_timeout
+    made = store.is_new and StoreDirectory(store.root).create(
+        store.settings, timestamp=_now_ms(), exist_ok=True, lock_timeout=options.lock_timeout
     )
     try:
         return commit(store.root, members[store.root], key=key, options=options)
     except BaseException:
         if made:
             try:
-                remove_store(store.root)
+                StoreDirectory(store.root).remove_store()
             except StoreError as error:
                 _log.warning("%s: the new store could not be removed and stays, empty: %s", store.root, error)
         raise
@@ -336,7 +336,7 @@ def _restore_places(stores: Iterable[TargetStore]) -> None:
     """Restores places that were not a store before the write."""
     for store in stores:
         if store.is_new:
-            remove_place(store.root, was_missing=store.was_missing)
+            StoreDirectory(store.root).restore(was_missing=store.was_missing)
 
 
 def is_sync(target: WriteTarget) -> bool:

@@ -15,7 +15,7 @@ from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
 from rmq_spark.produce.queues import Routes, StoreTopics
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
-from store_format.commit.create_store import is_store
+from store_format.commit.create_store import StoreDirectory
 from store_format.commit.unsupported import StoreRefusals
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
@@ -124,7 +124,7 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
     was_missing = not os.path.isdir(root)
     if not was_missing:
         StoreRefusals(opened).refuse_store()
-    is_new = not is_store(root)
+    is_new = not StoreDirectory(root).is_store()
     conf = broker_conf_of(opened, options.broker_conf)
     held, full = _held(root, options), _full(root, options, conf)
     if held:

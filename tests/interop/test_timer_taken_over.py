@@ -12,7 +12,7 @@ import pytest
 from rmq_spark.services import run_once, timer
 from rmq_spark.write.timer_wheel import put_late_in_wheel
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.create_store import create_store
+from store_format.commit.create_store import StoreDirectory
 from store_format.commit.options import CommitOptions
 from store_format.metadata.read import BrokerConf
 from tests.interop.harness import RocketMQ
@@ -56,7 +56,7 @@ def test_a_broker_goes_on_with_our_timer(
     a write that ran beside our turns, and of new messages that did not fit into our turn.
     """
     root, begin = tmp_path / "store", _now() // 1000 * 1000
-    create_store(str(root), _SETTINGS, timestamp=begin)
+    StoreDirectory(str(root)).create(_SETTINGS, timestamp=begin)
     rolled = [m for i in range(10) for m in timed("Timed", begin + 150 * i, 33 + i, 1)]
     append(root, rolled, begin - 31_000)
     assert _turn(root, begin - 31_000) == 0

@@ -19,7 +19,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.identity import StagedFile
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import CommitResult, commit
-from store_format.commit.create_store import create_store
+from store_format.commit.create_store import StoreDirectory
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
 from store_format.message.encode import MessageColumns, encode
@@ -61,10 +61,8 @@ def settings_from(config: Mapping[str, str], broker_name: str = "broker-a") -> S
 
 
 def make_store(root: Path, settings: StoreSettings | None = None) -> Path:
-    create_store(
-        str(root),
-        settings or StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200),
-        timestamp=1_700_000_000_000,
+    StoreDirectory(str(root)).create(
+        settings or StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200), timestamp=1_700_000_000_000
     )
     return root
 

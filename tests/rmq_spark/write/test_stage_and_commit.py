@@ -21,7 +21,7 @@ from rmq_spark.write.target import _full
 from store_format import MessageStore
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.create_store import create_store
+from store_format.commit.create_store import StoreDirectory
 from store_format.errors import (
     IllegalMessageError,
     OptionError,
@@ -388,7 +388,9 @@ def test_what_a_standing_journal_needs_is_not_removed_when_spark_gives_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "store"
-    create_store(str(root), StoreSettings("store", 1 << 14, 400, 50, 200), timestamp=1_700_000_000_000)
+    StoreDirectory(str(root)).create(
+        StoreSettings("store", 1 << 14, 400, 50, 200), timestamp=1_700_000_000_000
+    )
     target = target_of(root)
     staged = stage_rows(target, [numbered_rows(0, 40)])
     failure = Failure("EIO:on", 25)

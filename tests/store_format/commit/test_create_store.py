@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.create_store import create_store, is_store, make_root, remove_place, remove_store
+from store_format.commit.create_store import StoreDirectory
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files.lock import StoreLock
 from store_format.opened.store import Opened
@@ -21,21 +21,21 @@ _NOW = 1_700_000_000_000
 
 
 def _create(root: Path, settings: StoreSettings = _SETTINGS) -> bool:
-    return create_store(str(root), settings, timestamp=_NOW, exist_ok=True, lock_timeout=10)
+    return StoreDirectory(str(root)).create(settings, timestamp=_NOW, exist_ok=True, lock_timeout=10)
 
 
 def test_a_place_is_free_until_a_store_is_in_it(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    assert not is_store(str(root))
-    assert make_root(str(root))
-    assert not make_root(str(root))
+    assert not StoreDirectory(str(root)).is_store()
+    assert StoreDirectory(str(root)).make()
+    assert not StoreDirectory(str(root)).make()
     stage(root, numbered("T", 0, 1))  # a first write stages before the store is there
-    assert not is_store(str(root))
+    assert not StoreDirectory(str(root)).is_store()
     assert _create(root)
-    assert is_store(str(root))
+    assert StoreDirectory(str(root)).is_store()
     assert not _create(root)
     with pytest.raises(OptionError, match=r"there: cannot create the store, because .*not does not exist"):
-        is_store(str(tmp_path / "not" / "there"))
+        StoreDirectory(str(tmp_path / "not" / "there")).is_store()
 
 
 @pytest.mark.parametrize("left", range(7))
@@ -55,7 +55,7 @@ def test_a_creation_that_was_broken_off_is_done_again(tmp_path: Path, left: int)
     for name in reversed(in_order[left:]):
         path = root / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert not is_store(str(root))
+    assert not StoreDirectory(str(root)).is_store()
     assert _create(root)
     append(root, numbered("T", 0, 3))
     assert len(messages_of(root)) == 3
@@ -67,7 +67,7 @@ def test_what_is_there_already_is_no_store_of_ours_begun(tmp_path: Path) -> None
     append(root, numbered("T", 0, 3))
     shutil.rmtree(root / "commitlog")  # by somebody: its queues would not fit a new log
     with pytest.raises(OptionError, match="an empty directory, found consumequeue, index"):
-        is_store(str(root))
+        StoreDirectory(str(root)).is_store()
 
 
 def test_two_that_make_it_at_once_make_one(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_an_empty_store_is_taken_away_and_one_that_was_written_is_not(tmp_path: 
     append(tmp_path / "written", numbered("T", 0, 1))
     append(tmp_path / "noted", [], key=("job", 1))
     before = {name: sorted((tmp_path / name).rglob("*")) for name in ("written", "noted")}
-    assert remove_store(str(tmp_path / "empty"))
-    assert not remove_store(str(tmp_path / "written"))
-    assert not remove_store(str(tmp_path / "noted"))
+    assert StoreDirectory(str(tmp_path / "empty")).remove_store()
+    assert not StoreDirectory(str(tmp_path / "written")).remove_store()
+    assert not StoreDirectory(str(tmp_path / "noted")).remove_store()
     assert {name: sorted((tmp_path / name).rglob("*")) for name in before} == before
-    remove_place(str(tmp_path / "empty"), was_missing=True)
+    StoreDirectory(str(tmp_path / "empty")).restore(was_missing=True)
     assert not (tmp_path / "empty").exists()
     assert MessageStore.open(str(tmp_path / "written")).queues()
 
@@ -107,12 +107,12 @@ def test_a_place_is_left_as_it_was(tmp_path: Path) -> None:
         staged = stage(root, numbered("T", 0, 1))
         with StoreLock(str(root)):
             pass
-        remove_place(str(root), was_missing=was_missing)
+        StoreDirectory(str(root)).restore(was_missing=was_missing)
         assert (root / ".rmqlog" / "staging" / "w").exists()  # somebody's
         for path in (staged.records_path(Opened(str(root))), staged.meta_path(Opened(str(root)))):
             Path(path).unlink()
         (root / ".rmqlog" / "staging" / "w").rmdir()
-        remove_place(str(root), was_missing=was_missing)
+        StoreDirectory(str(root)).restore(was_missing=was_missing)
         assert root.exists() != was_missing
         assert not root.exists() or not any(root.iterdir())
 
