@@ -51,6 +51,10 @@ BODY_ADVICE = (
     "No command puts this right: the body has its checksum, but no client decodes the record. Reads with "
     "mode=DROPMALFORMED leave the message out. If only the body is wrong, the column rawBody has its bytes"
 )
+CLAIM_ADVICE = (
+    "No command puts this right: the message says another place than its entry. Reads with "
+    "mode=DROPMALFORMED leave it out, a broker hands it out"
+)
 FAR_ADVICE = (
     "No command puts this right: rmqlog recover files no message with such a queue offset, and only a search "
     "of the commitlog finds the message"
@@ -68,6 +72,7 @@ _LINKS = "Links below the store's root"
 # advice about what a recovery leaves as it is
 _BY_HAND = (
     BODY_ADVICE,
+    CLAIM_ADVICE,
     EXTENSION_ADVICE,
     FAR_ADVICE,
     ODD_SIZE_ADVICE,

@@ -26,7 +26,14 @@ from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import FiledQueue, lost_mask, message_mask, pre_blank_mask, resolve_known
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
-from store_format.diagnose.problems import EXTENSION_ADVICE, FAR_ADVICE, Findings, Severity, repeated_text
+from store_format.diagnose.problems import (
+    CLAIM_ADVICE,
+    EXTENSION_ADVICE,
+    FAR_ADVICE,
+    Findings,
+    Severity,
+    repeated_text,
+)
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
 from store_format.java.text import tags_code_many
@@ -450,7 +457,10 @@ class _EntryCheck:
             found = f"none for {self.unknown} messages"
             self.findings.add("warning", self.extension, 0, expected, found, EXTENSION_ADVICE)
         right = self.compared.equal if self.compared is not None else 0
-        if self.inside != right or self.is_odd or ComparedQueue.differences_of(self.compared, "wrong"):
+        # an entry is equal to each of two messages that claim its place
+        has_pairs = self.compared is not None and self.compared.seen.claims.repeated
+        is_odd = self.is_odd or has_pairs or ComparedQueue.differences_of(self.compared, "wrong")
+        if self.inside != right or is_odd:
             self._report_wrong()
 
     @property
@@ -573,8 +583,10 @@ class _EntryCheck:
             stop = 0 if self.compared is None else self.compared.places.max_offset
             self.unclaimed += not self.stop % per_file and stop <= self.stop
 
-    def _report(self, file: str, position: int, expected: str, found: str) -> None:
-        self.findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")
+    def _report(
+        self, file: str, position: int, expected: str, found: str, advice: str = QUEUE_ADVICE
+    ) -> None:
+        self.findings.add("damage", file, position, expected, found, advice, kind="entry")
 
     def report_lacking(self, *, is_live: bool) -> None:
         """Reports runs of messages without an entry. While a broker writes, the last ones wait for it."""
@@ -662,8 +674,15 @@ class _EntryCheck:
         def report(row: int, at: int, expected: str, found: str) -> None:
             right[row] = False
             file, position = self._place(number + int(rows[row]))
-            who = f"the message {self._name} offset {int(offsets[row])}"
-            self._report(file, position + at, f"{expected}{who}", found)
+            offset, compared = int(offsets[row]), self.compared
+            differs = compared is None or any(
+                each.first <= offset < each.stop for each in compared.differences
+            )
+            who, advice = (
+                f"the message {self._name} offset {offset}",
+                QUEUE_ADVICE if differs else CLAIM_ADVICE,
+            )
+            self._report(file, position + at, f"{expected}{who}", found, advice)
 
         file = self.targets.log.files[index]
         topic = self.queue.topic

@@ -9,12 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
-from store_format.diagnose.problems import NextStep, verdict
+from store_format.diagnose.problems import CLAIM_ADVICE, NextStep, verdict
 from store_format.errors import CorruptStoreError
 from tests.support import damages, goldens, oracle
 from tests.support.damages import Damaged
@@ -422,6 +423,27 @@ def test_a_blank_file_behind_a_full_one_is_named(tmp_path: Path, caplog: pytest.
     assert found.startswith("sound, with 1 warning: 2 messages readable; 1 queue offset between")
     assert len(MessageStore.open(str(tmp_path)).queue("A", 0).to_table()) == 2
     assert caplog.messages[0].startswith(f"{tmp_path}: 1 consume queues end with a blank file: A-0.")
+
+
+def test_a_message_of_another_place_than_its_entry_is_damage_that_stays(tmp_path: Path) -> None:
+    """A flipped queueId makes it claim the place of another message, which has its entry."""
+    store = BrokerStore(tmp_path)
+    for queue in (1, 3, 1, 3):
+        store.put("A", queue)
+    flip(store.write(), store.messages[1].physical_offset + 15, 2)
+    found = diagnose(str(tmp_path))
+    assert [each.advice for each in found.of("damage")] == [CLAIM_ADVICE]
+    assert verdict(found)[1] is NextStep.NOTHING
+    assert recover(str(tmp_path)).apply().filter(pc.field("part") == "consumequeue").num_rows == 0
+
+
+def test_a_second_message_with_an_offset_hides_no_wrong_entry(tmp_path: Path) -> None:
+    """After a crash: a flipped queueId makes a message claim a place in a queue that a broker makes."""
+    store = BrokerStore(tmp_path)
+    for offset in (0, 1, 2, 3, 3, 4):
+        store.put("A", offset=offset)
+    flip(store.write(crashed=True), store.messages[1].physical_offset + 15, 4)
+    assert [each.expected for each in diagnose(str(tmp_path)).of("damage")] == ["the message A-0 offset 1"]
 
 
 def test_a_blank_file_without_messages_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
