@@ -69,10 +69,15 @@ class _ConsumerGroup(GroupOptions):
 
     strategy: Any = None  # Any: the user's object
     alone: bool = False
+    kind: str = ""
 
     @property
     def is_alone(self) -> bool:
         return self.alone
+
+    @property
+    def member_kind(self) -> str:
+        return self.kind
 
     def make_strategy(self, clients: Sequence[str], brokers: Sequence[str]) -> AllocateMessageQueueStrategy:
         if self.strategy is None:
@@ -125,6 +130,7 @@ class Member:
         *,
         strategy: object = None,
         assigned: Collection[MessageQueue] | None = None,
+        kind: str = "push",
         clocks: Clocks | None = None,
     ) -> None:
         """`options` are those of a stream with `group`. `assigned`: the consumer reads these queues alone.
@@ -137,7 +143,7 @@ class Member:
         parsed = parse_read_options(given, where=STREAM)
         assert parsed.group is not None
         known = {each.name: getattr(parsed.group, each.name) for each in fields(GroupOptions)}
-        group = _ConsumerGroup(**known, strategy=strategy, alone=assigned is not None)
+        group = _ConsumerGroup(**known, strategy=strategy, alone=assigned is not None, kind=kind)
         if assigned is not None:
             names = tuple(QueueName(*queue) for queue in assigned)
             parsed = replace(parsed, choice=replace(parsed.choice, names=(), queues=names, group=""))

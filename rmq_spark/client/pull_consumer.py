@@ -143,6 +143,7 @@ class PullConsumer:
                     self._limits,
                     strategy=self._strategy,
                     assigned=self._assigned,
+                    kind="pull",
                     clocks=self._clocks,
                 )
                 member.look()

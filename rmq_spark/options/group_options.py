@@ -202,6 +202,11 @@ class GroupOptions:
         return False
 
     @property
+    def member_kind(self) -> str:
+        """What the view `owners` calls the member."""
+        return "query"
+
+    @property
     def own_code(self) -> list[str]:
         """The names of the user's own code, which making the strategy imports."""
         names = self.strategy_name, self.machine_room_resolver, self.hash_function
@@ -248,6 +253,7 @@ class GroupOptions:
             self.lease_seconds,
             self.persist_seconds,
             tuple(brokers),
+            self.member_kind,
         )
 
     def make_offset_store(self, roots: Mapping[str, str]) -> OffsetStore:

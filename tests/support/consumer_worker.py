@@ -72,9 +72,13 @@ def _run(options: dict[str, Any]) -> None:
                 log.write("done", messages)
         pulling.shutdown()
         return
-    limits = {"consume_message_batch_max_size": 4, "consume_thread_number": 3, "pull_threshold_for_queue": 16}
+    common |= {
+        "consume_message_batch_max_size": 1,
+        "consume_thread_number": 4,
+        "pull_threshold_for_queue": 16,
+    }
     common |= {"max_reconsume_times": 0, "persist_consumer_offset_interval": 0}
-    pushing = PushConsumer(options["root"], "g", **limits, **common)
+    pushing = PushConsumer(options["root"], "g", **common)
     log.consumer = pushing
     pushing.subscribe("T")
     pushing.register_message_listener(log.listen)

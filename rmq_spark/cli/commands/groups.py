@@ -20,7 +20,7 @@ from rmq_spark.cli.options import (
     without_topic,
 )
 from rmq_spark.cli.output import Output, output_options
-from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
 from store_format.read.choice import MessageChoice
@@ -52,11 +52,15 @@ _OFFSETS = (
 )
 
 
+_OWNERS = ("brokerName", "group", "client", "kind", "topic", "queueId", "since", "position", "lagMessages")
+
+
 @click.command("groups")
 @from_one_look
 @store_argument()
 @now_option
 @group_options
+@click.option("--members", is_flag=True, help="Who reads which queue: streaming queries and consumers.")
 @filter_options("limit")
 @output_options()
 def groups_(
@@ -64,19 +68,22 @@ def groups_(
     now_ms: int,
     group: str | None,
     all_groups: bool,
+    members: bool,
     filters: MessageChoice,
     output: Output,
 ) -> int:
-    """Consumer groups: settings, topics, lag, dead letters."""
+    """Consumer groups: settings, topics, lag, dead letters; members."""
     if not show_view(
         output,
         stores,
-        "groups",
-        _GROUPS,
+        "owners" if members else "groups",
+        _OWNERS if members else _GROUPS,
         without_topic(filters),
         now_ms=now_ms,
         keep=keep_where(group=group, all_groups=all_groups),
     ):
+        if members:
+            return nothing("no query or consumer of a group runs on the store")
         return no_rows_of_groups(stores, group)
     return what_is_unknown(stores)
 

@@ -84,6 +84,7 @@ class MemberEntry:
     process_id: int
     lease_seconds: float
     brokers: list[str] = field(default_factory=list)
+    kind: str = "query"  # or push, pull: for the view owners
 
 
 @dataclass(slots=True)
@@ -223,9 +224,9 @@ def _member_entry(value: Mapping[str, Any]) -> MemberEntry:  # Any: JSON
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < 1e9:
         raise ValueError(f"leaseSeconds {seconds!r}")
     brokers = [_string(broker) for broker in value["brokers"]]
-    return MemberEntry(
-        clients, _string(value["host"]), _from_zero(value["processId"]), float(seconds), brokers
-    )
+    kind = _string(value.get("kind", "query"))
+    host, process = _string(value["host"]), _from_zero(value["processId"])
+    return MemberEntry(clients, host, process, float(seconds), brokers, kind)
 
 
 def _read_queue(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:
@@ -269,6 +270,7 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
             "processId": m.process_id,
             "leaseSeconds": m.lease_seconds,
             "brokers": m.brokers,
+            "kind": m.kind,
         }
         for name, m in state.members.items()
     }

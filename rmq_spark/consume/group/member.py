@@ -78,6 +78,7 @@ class Membership:
     lease_seconds: float = _LEASE_SECONDS
     persist_seconds: float = 0.0
     brokers: tuple[str, ...] = ()
+    kind: str = "query"
 
     def allocate(
         self,
@@ -429,9 +430,8 @@ class GroupMember:
         self._id = change.writer = secrets.token_hex(8)
         self._others.expel_gone(change, self._id)
         self._others.warn_of_unread_brokers(change.state, spec.brokers)
-        entry = MemberEntry(
-            list(spec.clients), host_name(), os.getpid(), spec.lease_seconds, list(spec.brokers)
-        )
+        clients, brokers = list(spec.clients), list(spec.brokers)
+        entry = MemberEntry(clients, host_name(), os.getpid(), spec.lease_seconds, brokers, spec.kind)
         change.admit(
             spec.group, self._id, entry, subscription=spec.subscription, strategy=described(spec.strategy)
         )
