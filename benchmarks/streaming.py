@@ -31,7 +31,7 @@ from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
-from store_format.commit.staging import StagingWriter, stage_columns
+from store_format.commit.staging import StagingWriter
 from store_format.opened.store import Opened
 
 _IDLE_LOOKS = 200
@@ -171,7 +171,7 @@ def append_more(root: Path, filling: Filling, count: int) -> None:
     """So many messages more, to one queue after another, committed at once."""
     messages, _ = message_columns(filling, 0, count)
     writer = StagingWriter(Opened(str(root)), secrets.token_hex(8), sync=False)
-    stage_columns(writer, messages)
+    writer.stage(messages)
     commit(str(root), [writer.close()], options=CommitOptions(sync=False))
 
 

@@ -22,7 +22,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.identity import StagedFile
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
-from store_format.commit.staging import StagingWriter, stage_columns
+from store_format.commit.staging import StagingWriter
 from store_format.message.encode import encode
 from store_format.opened.store import Opened
 
@@ -105,7 +105,7 @@ class CommitPlace:
     def _stage_task(self, chunks: list[tuple[int, int]]) -> StagedFile:
         writer = StagingWriter(Opened(self._root), secrets.token_hex(8), sync=False)
         for start, stop in chunks:
-            stage_columns(writer, message_columns(self._filling, start, stop)[0])
+            writer.stage(message_columns(self._filling, start, stop)[0])
         return writer.close()
 
     def commit(self, sync: bool) -> int:
@@ -153,7 +153,7 @@ def measure_small_commits(directory: Path, commits: int) -> list[SmallCommits]:
         for number in range(commits):
             messages, _ = message_columns(Filling(messages=_SMALL_ROWS, body_size=100), 0, _SMALL_ROWS)
             writer = StagingWriter(store.opened, secrets.token_hex(8), sync=sync)
-            stage_columns(writer, messages)
+            writer.stage(messages)
             staged = writer.close()
             begun = time.perf_counter()
             result = commit(

@@ -25,7 +25,7 @@ from store_format.arrays.sql_types import type_name
 from store_format.bookkeeping.identity import StagedFile
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append import CommitResult
-from store_format.commit.staging import StagingWriter, stage_columns
+from store_format.commit.staging import StagingWriter
 from store_format.errors import (
     IllegalMessageError,
     OffsetOutOfRangeError,
@@ -91,8 +91,7 @@ def stage_send_back(
             level_max=len(settings.delay_levels_ms),
             store_host=settings.store_host,
         )
-        stage_columns(
-            writer,
+        writer.stage(
             made.messages,
             crc_property=crc_property,
             message_size_max=_MESSAGE_SIZE_MAX,

@@ -24,7 +24,7 @@ from store_format.commit.abandoned_staging import collect, discard
 from store_format.commit.append import CommitResult, commit, commit_cluster
 from store_format.commit.create_store import StoreDirectory
 from store_format.commit.options import CommitOptions
-from store_format.commit.staging import StagingWriter, begin_staging
+from store_format.commit.staging import StagingWriter
 from store_format.commit.unsupported import StoreRefusals
 from store_format.errors import StoreError
 from store_format.files.read import files_at
@@ -175,7 +175,7 @@ def begin_write(target: WriteTarget) -> WriteTarget:
     for store in target.open_stores:
         if store.is_new:
             StoreDirectory(store.root).make()
-        begin_staging(store.opened, target.write, sync=is_sync(target))
+        StagingWriter.begin(store.opened, target.write, sync=is_sync(target))
     return replace(target, is_begun=True)
 
 

@@ -21,7 +21,7 @@ from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.append_position import find_writer_end
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
-from store_format.commit.staging import StagingWriter, stage_columns
+from store_format.commit.staging import StagingWriter
 from store_format.commit.unsupported import StoreRefusals
 from store_format.commitlog.log import open_log
 from store_format.commitlog.write import LogLayout
@@ -42,7 +42,7 @@ def stage_messages(
 ) -> StagedFile:
     """Writes the messages into the staging directory, as one write of its own.
 
-    Raises IllegalMessageError as `stage_columns` does, StoreNotFoundError for a lost commitlog, and
+    Raises IllegalMessageError as `StagingWriter.stage` does, StoreNotFoundError for a lost commitlog, and
     StoreWriteError for a disk that is too full (`CommitOptions.disk_limit`).
     """
     opened = Opened(root)
@@ -52,8 +52,7 @@ def stage_messages(
     with saying_nothing_written():
         writer = StagingWriter(opened, os.urandom(8).hex(), sync=options.sync)
         try:
-            stage_columns(
-                writer,
+            writer.stage(
                 messages,
                 crc_property=Ledger.read(opened).ends_with_crc_property(log),
                 tag_keys=options.tag_keys,

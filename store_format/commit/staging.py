@@ -46,14 +46,6 @@ _META = pa.schema(
 )
 
 
-def begin_staging(opened: Opened, write: str, *, sync: bool) -> None:
-    """Creates the directory of a write, in the driver. A task that starts after its removal stages nothing.
-
-    With `sync` the directory is on the disk before a journal names files in it.
-    """
-    FileWrites(sync=sync).make_directories(opened.path, OWN_DIRECTORY, STAGING, write)
-
-
 def bodies_sum(body_crcs: NDArray[np.int64]) -> int:
     """A checksum of a set of bodies, below 2^64, in any order: the mixed CRCs are added (SplitMix64).
 
@@ -106,7 +98,7 @@ class StagingWriter:
 
     Units have queueOffset, physicalOffset and storeTimestamp 0; the commit fills them in. With `sync=False`
     nothing waits for the disk (ASYNC_FLUSH). If a writer is not closed, `abandoned_staging.collect` removes
-    its files. Without `makes_directory` the directory is that of `begin_staging`; if the write was given up
+    its files. Without `makes_directory` the directory is that of `begin`; if the write was given up
     and the directory removed, the writer raises StoreNotFoundError.
     """
 
@@ -217,6 +209,65 @@ class StagingWriter:
         if self._makes_directory:
             self._files.remove_directory(self._directory)
 
+    def stage(
+        self,
+        messages: MessageColumns,
+        *,
+        crc_property: bool = False,
+        tag_keys: bool = True,
+        message_size_max: int = MESSAGE_SIZE_MAX,
+        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    ) -> None:
+        """Encodes messages and appends them to the staged file, each for the queue of its topic and queue id.
+
+        Tags code and index keys come from the properties as stored; `tag_keys` indexes tags too, as brokers
+        do from 5.4 on. `delay_levels_ms` is the broker's messageDelayLevel. The commit assigns queue offset,
+        physical offset and store time. Raises IllegalMessageError as `encode` does, and for a null body.
+        """
+        if messages.body.null_count:
+            row = messages.body.is_null().index(pa.scalar(True)).as_py()
+            topic = messages.topic if isinstance(messages.topic, str) else messages.topic[row].as_py()
+            raise IllegalMessageError(
+                f"topic {topic}: message {row} has no body (null). Give b'' for an empty one"
+            )
+        units = encode(messages, crc_property=crc_property, message_size_max=message_size_max)
+        count = len(units)
+        encoded = _encoded_topics(messages.topic, count)
+        names = encoded.dictionary.to_pylist()
+        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        table = PropertyTable(pc.fill_null(messages.properties.cast(pa.binary()), b""))
+        scheduled = np.isin(codes, [code for code, name in enumerate(names) if name == SCHEDULE_TOPIC])
+        # With a store time of 0 the time of delivery is the delay, which is what a staged file holds.
+        tags = tags_codes(table, scheduled, np.zeros(count, np.int64), delay_levels_ms)
+        delays = table.values(DELAY).to_pylist() if scheduled.any() else []
+        timed = (
+            np.array([bool(flag) and _is_level(delays[i]) for i, flag in enumerate(scheduled.tolist())], bool)
+            if delays
+            else None
+        )
+        queues, index = _number_queues(
+            names, codes, _spread(messages.queue_id, count), _spread(messages.sys_flag, count)
+        )
+        rolled_back = index == NOT_DISPATCHED
+        hashes, message_index = index_key_hashes(
+            encoded,
+            table.values(UNIQ_KEY),
+            table.values(KEYS),
+            table.values(TAGS),
+            tag_keys=tag_keys,
+            rolled_back=rolled_back if rolled_back.any() else None,
+        )
+        self.append(units, queues, index, tags, hashes, message_index, timed)
+
+    @staticmethod
+    def begin(opened: Opened, write: str, *, sync: bool) -> None:
+        """Creates the directory of a write, in the driver. A task that starts after its removal stages
+        nothing.
+
+        With `sync` the directory is on the disk before a journal names files in it.
+        """
+        FileWrites(sync=sync).make_directories(opened.path, OWN_DIRECTORY, STAGING, write)
+
 
 def _encode_meta(
     sizes: NDArray[np.int64],
@@ -245,57 +296,6 @@ def _encode_meta(
 
 
 # ---- message columns ---------------------------------------------------------------------------------------
-
-
-def stage_columns(
-    writer: StagingWriter,
-    messages: MessageColumns,
-    *,
-    crc_property: bool = False,
-    tag_keys: bool = True,
-    message_size_max: int = MESSAGE_SIZE_MAX,
-    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
-) -> None:
-    """Encodes messages and appends them to the staged file, each for the queue of its topic and queue id.
-
-    Tags code and index keys come from the properties as stored; `tag_keys` indexes tags too, as brokers
-    do from 5.4 on. `delay_levels_ms` is the broker's messageDelayLevel. The commit assigns queue offset,
-    physical offset and store time. Raises IllegalMessageError as `encode` does, and for a null body.
-    """
-    if messages.body.null_count:
-        row = messages.body.is_null().index(pa.scalar(True)).as_py()
-        topic = messages.topic if isinstance(messages.topic, str) else messages.topic[row].as_py()
-        raise IllegalMessageError(
-            f"topic {topic}: message {row} has no body (null). Give b'' for an empty one"
-        )
-    units = encode(messages, crc_property=crc_property, message_size_max=message_size_max)
-    count = len(units)
-    encoded = _encoded_topics(messages.topic, count)
-    names = encoded.dictionary.to_pylist()
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    table = PropertyTable(pc.fill_null(messages.properties.cast(pa.binary()), b""))
-    scheduled = np.isin(codes, [code for code, name in enumerate(names) if name == SCHEDULE_TOPIC])
-    # With a store time of 0 the time of delivery is the delay, which is what a staged file holds.
-    tags = tags_codes(table, scheduled, np.zeros(count, np.int64), delay_levels_ms)
-    delays = table.values(DELAY).to_pylist() if scheduled.any() else []
-    timed = (
-        np.array([bool(flag) and _is_level(delays[i]) for i, flag in enumerate(scheduled.tolist())], bool)
-        if delays
-        else None
-    )
-    queues, index = _number_queues(
-        names, codes, _spread(messages.queue_id, count), _spread(messages.sys_flag, count)
-    )
-    rolled_back = index == NOT_DISPATCHED
-    hashes, message_index = index_key_hashes(
-        encoded,
-        table.values(UNIQ_KEY),
-        table.values(KEYS),
-        table.values(TAGS),
-        tag_keys=tag_keys,
-        rolled_back=rolled_back if rolled_back.any() else None,
-    )
-    writer.append(units, queues, index, tags, hashes, message_index, timed)
 
 
 def _encoded_topics(topics: str | pa.Array, count: int) -> pa.DictionaryArray:

@@ -2,10 +2,10 @@
 
 A `LogQueue` is a queue as the messages of the commitlog show it, with the places where its offsets went back.
 No queue offset is given a second time while a topic lives. So a queue that lacks its newest entries, or all
-its files, goes on at the end that other files of the store know (`Fates.known_ends`, `past_queues`).
+its files, goes on at the end that other files of the store know (`Fates.known_ends`, `Fates.past_queues`).
 
-`decide` is the only place that decides the fate of the messages: the first rule that applies counts. `read`,
-`commit` and `diagnose` ask it. What nothing shows is asked for (`question`), never guessed.
+`Fates.decide` is the only place that decides the fate of the messages: the first rule that applies counts.
+`read`, `commit` and `diagnose` ask it. What nothing shows is asked for (`Fates.question`), never guessed.
 
 A broker removes a deleted topic from topics.json and removes its consume queues. The messages stay in the
 commitlog until retention deletes them, and no consumer gets them. A broker that recovers after a crash makes

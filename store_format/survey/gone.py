@@ -215,7 +215,7 @@ class QueueProofs:
         ranges: Sequence[tuple[int, int]],
         own: Mapping[int, tuple[QueueKey, int]] = MappingProxyType({}),
     ) -> dict[int, UnitRun]:
-        """The damaged records in the ranges [start, stop) of the log that entries show (`shown_record`), by
+        """The damaged records in the ranges [start, stop) of the log that entries show, by
         their physical offsets. `own` are the queues and queue offsets of contradicted ones.
         """
         records = dict[int, UnitRun | None]()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.commit.staging import begin_staging
+from store_format.commit.staging import StagingWriter
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites, reserve
 from store_format.opened.store import Opened
@@ -47,7 +47,7 @@ def test_new_files_and_directories_have_the_modes_of_the_umask(tmp_path: Path, m
     with _umask(mask):
         root = make_store(tmp_path / "store")
         append(root, numbered("T", 0, 10), key=("app", 1))
-        begin_staging(Opened(str(root)), "other", sync=True)
+        StagingWriter.begin(Opened(str(root)), "other", sync=True)
     found = {path: _mode(path) for path in _all(root)}
     assert found == {path: (0o777 if path.is_dir() else 0o666) & ~mask for path in found}
 

@@ -19,7 +19,7 @@ from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
-from store_format.commit.staging import StagingWriter, stage_columns
+from store_format.commit.staging import StagingWriter
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -254,7 +254,7 @@ def test_a_message_above_the_size_of_today_is_delivered(tmp_path: Path) -> None:
     (message,) = delayed("T", 1, 0, 1)
     writer = StagingWriter(Opened(str(root)), "large")
     columns = columns_of([replace(message, body=bytes(5 << 20))])
-    stage_columns(writer, columns, message_size_max=8 << 20)
+    writer.stage(columns, message_size_max=8 << 20)
     commit(str(root), [writer.close()], options=CommitOptions(clock=lambda: BEGIN_MS))
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
 
