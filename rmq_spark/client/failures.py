@@ -29,7 +29,7 @@ FOREVER = -1
 _RETRIES = 16  # DefaultMQPushConsumerImpl.getMaxReconsumeTimes for -1
 _FIRST_LEVEL = 3  # AbstractSendMessageProcessor.consumerSendMsgBack: 3 + reconsumeTimes
 _AGAIN_SECONDS = 1.0  # until the next attempt to store: a writer has the store for moments, a broker for days
-_NAMED_SECONDS = 60.0
+_NAMED_SECONDS, _GRACE_SECONDS = 60.0, 5.0
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Entry:
     message: MessageExt
     level: int
     deliver_at: float | None = None
-    named_at: float = float("-inf")
+    named_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -115,6 +115,8 @@ class Failures:
         """A message could not be stored: it is tried again, or delivered if its delay is over."""
         message, now = entry.message, self.clocks.monotonic()
         if self._is_spent(message):
+            if entry.named_at is None:  # a writer that has the store for moments is not worth an error
+                entry.named_at = now - _NAMED_SECONDS + _GRACE_SECONDS
             if now - entry.named_at >= _NAMED_SECONDS:
                 entry.named_at = now
                 _log.error(

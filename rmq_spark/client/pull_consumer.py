@@ -197,8 +197,8 @@ class PullConsumer:
                 queues = list(member.queues.values())
                 for step in range(len(queues)):
                     queue = queues[(self._turn + step) % len(queues)]
-                    messages = member.pull(queue) if member.holds(queue) else []
-                    if messages:
+                    messages = member.pull(queue)
+                    if messages and member.holds(queue):
                         self._turn += step + 1
                         self._polled.append((queue, messages))
                         return messages

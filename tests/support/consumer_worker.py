@@ -11,6 +11,7 @@ import json
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ class _Log:
         held = None if member is None else member.queues.get(queue)
         line = {
             "what": what,
+            "thread": [os.getpid(), threading.get_ident()],
             "at": time.time_ns() // 1_000_000,
             "queue": [queue.topic, queue.queue_id],
             "epoch": None if held is None else held.epoch,
