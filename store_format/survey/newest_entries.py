@@ -362,9 +362,11 @@ def _missing_from_tail(
         queue, start = queues.get(key), doubtful.get(key)
         if queue is None or queue.bounds is None:
             return 0, tail.broker_start - 1
-        last = queue.bounds.last_physical_offset if start is None else start - 1
-        if queue.max_offset == queue.min_offset:  # its entries all lead behind the log's end
-            return queue.max_offset, max(last, filing().firsts.get(key, 0) - 1)
+        last, is_empty = queue.bounds.last_physical_offset, queue.max_offset == queue.min_offset
+        if start is not None or is_empty:  # the first entry may lead behind the log's end
+            last = max(last if start is None else start - 1, filing().firsts.get(key, 0) - 1)
+        if is_empty:
+            return queue.max_offset, last
         is_whole = start is not None and start <= log.min_offset
         return queue.max_offset if queue.is_batch else 0 if is_whole else queue.min_offset, last
 

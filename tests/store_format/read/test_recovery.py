@@ -4,6 +4,7 @@ the same store.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -578,6 +579,14 @@ def test_a_directory_with_the_name_of_a_queue_file_hides_no_entry(tmp_path: Path
     assert [each.found for each in diagnose(str(tmp_path)).of("damage")] == [f"the directory {'9' * 20!r}"]
 
 
+def _skipping(root: Path) -> list[str]:
+    """The topics of the messages that a read returns which skips damage."""
+    queues = [(queue, queue.piece()) for queue in Store.open(str(root)).queues()]
+    options = decode_options_of(("topic",), True)
+    rows = read_pieces(queues, options, Tolerance("DROPMALFORMED", fail_on_data_loss=False))
+    return [topic for batch in rows for topic in batch["topic"].to_pylist()]
+
+
 @pytest.mark.parametrize("crashed", [False, True])
 def test_messages_of_a_deleted_topic_take_no_place_of_lost_ones(tmp_path: Path, crashed: bool) -> None:
     """The first entry leads to the end of the log, behind all messages of the queue. An entry of A-1 leads to
@@ -592,10 +601,17 @@ def test_messages_of_a_deleted_topic_take_no_place_of_lost_ones(tmp_path: Path, 
     store.entries["A", 1], store.first["A", 1] = [oracle.cq_unit(0, first.total_size, 0)], 0
     log = store.write(crashed=crashed) / "commitlog" / f"{0:020d}"
     log.write_bytes(log.read_bytes()[:end].ljust(store.log_file_size, b"\0"))
-    queues = [(queue, queue.piece()) for queue in Store.open(str(tmp_path)).queues()]
-    options = decode_options_of(("topic",), True)
-    rows = read_pieces(queues, options, Tolerance("DROPMALFORMED", fail_on_data_loss=False))
-    assert [topic for batch in rows for topic in batch["topic"].to_pylist()] == ["B"]
+    assert _skipping(tmp_path) == ["B"]
+
+
+def test_messages_of_a_deleted_topic_do_not_complete_a_queue_of_a_cut_log(tmp_path: Path) -> None:
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    store.restart("A")
+    for topic in "BAAB":
+        store.put(topic)
+    os.truncate(store.write() / "commitlog" / f"{0:020d}", store.messages[1].physical_offset + 20)
+    assert _skipping(tmp_path) == []
 
 
 def test_a_broker_goes_on_behind_a_record_with_a_wrong_physical_offset(tmp_path: Path) -> None:
