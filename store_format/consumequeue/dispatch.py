@@ -395,7 +395,7 @@ def _split(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MissingEntries:
+class MadeEntries:
     """Entries of one queue, ascending: `units[i]` belongs at `queue_offsets[i]`.
 
     Units are CQ_UNIT records, or BATCH_CQ_UNIT in a batch queue. Offsets have gaps where messages are lost.
@@ -407,7 +407,7 @@ class MissingEntries:
     has_two_first: bool = False
 
     @staticmethod
-    def of(key: QueueKey, rows: _Rows, filing: Callable[[], Filing], *, batch: bool) -> MissingEntries:
+    def of(key: QueueKey, rows: _Rows, filing: Callable[[], Filing], *, batch: bool) -> MadeEntries:
         """The entries of those messages of one queue that count. `rows` are ENTRY_ROW records of all of them,
         in the order of the log; the `filing` decides if two claim one offset.
         """
@@ -415,7 +415,7 @@ class MissingEntries:
         has_two_first = bool(np.count_nonzero(offsets == 0) > 1)
         if (offsets[1:] < (offsets + rows["batch_size"])[:-1]).any():
             rows = counted(rows, filing().claims(key))
-        return MissingEntries(rows["offset"].copy(), pack_entries(rows, batch=batch), has_two_first)
+        return MadeEntries(rows["offset"].copy(), pack_entries(rows, batch=batch), has_two_first)
 
     @property
     def max_offset(self) -> int:

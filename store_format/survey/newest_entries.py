@@ -32,7 +32,7 @@ from store_format.arrays.ranges import consecutive, merged_ranges, within_ranges
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import Filing, MissingEntries
+from store_format.consumequeue.dispatch import Filing, MadeEntries
 from store_format.consumequeue.files import QueueKind, file_run
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import message_mask
@@ -101,9 +101,9 @@ def recovered_queues(
     )
     starts = dict.fromkeys(doubtful, 0)
     filing = cache(lambda: QueueProofs(opened, log).filing(StoreState.CRASHED, end.start))
-    missing = _missing_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
+    made = _made_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
     queues, gaps = _with_tail(
-        log, queues, tail, starts, missing, lambda key: select(key[0]) and key not in damaged
+        log, queues, tail, starts, made, lambda key: select(key[0]) and key not in damaged
     )
     damaged = damaged | gaps
     kept = {key: queue for key, queue in queues.items() if key not in damaged}
@@ -118,7 +118,7 @@ def recovered_queues(
 
     misfiled = [
         key
-        for key, found in missing.items()
+        for key, found in made.items()
         if key in kept and _is_misfiled(kept[key], there := before.get(key), found, start(there))
     ]
     _warn_once(opened, log, _MISFILED, misfiled)
@@ -176,9 +176,9 @@ def completed_queues(
         _LogTail(min(places), stop),
         cache(lambda: QueueProofs(opened, log).filing(StoreState.CLEAN)),
     )
-    missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms(), filing)
+    made = _made_from_tail(log, queues, tail, doubtful, delay_levels_ms(), filing)
     done, gaps = _with_tail(
-        log, queues, tail, doubtful, missing,
+        log, queues, tail, doubtful, made,
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
         GivenUp.known(opened).ranges,
     )  # fmt: skip
@@ -229,7 +229,7 @@ def _goes_on(queue: QueueRange | None, log_end: int) -> bool:
     return bool(message_mask(unit)[0] and unit["physical_offset"][0] >= log_end)
 
 
-def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MissingEntries, start: int) -> bool:
+def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MadeEntries, start: int) -> bool:
     """Whether a broker that starts files a message of the entries `found` at another queue offset, or does
     not file it. A broker files those from the physical offset `start` on, one entry behind the other.
 
@@ -262,8 +262,8 @@ def _lacks_last(
         return False
     start = max(min(filed.values()), log.min_offset)
     if opened.is_remote and not wrong and end.offset - _NEAR_SIZE < start < end.offset:
-        missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
-        if not filed.keys() & missing.keys():
+        made = _made_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
+        if not filed.keys() & made.keys():
             return False
     return QueueProofs(opened, log).lacks_entry(end.last_offset, max(filed.values()))
 
@@ -300,12 +300,12 @@ def _with_tail(
     queues: _Queues,
     tail: _LogTail,
     doubtful: Mapping[QueueKey, int],
-    missing: Mapping[QueueKey, MissingEntries],
+    made: Mapping[QueueKey, MadeEntries],
     chooses: Callable[[QueueKey], bool],
     known: Mapping[QueueKey, int] | None = None,
     given_up: Mapping[QueueKey, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> tuple[_Queues, _Damaged]:
-    """The queues with the entries of the chosen ones that are `missing` in the log's tail, and those with a
+    """The queues with the entries of the chosen ones that are `made` of the log's tail, and those with a
     gap before these entries.
 
     All messages of the tail are looked at, also those that have an entry on disk: that one may be of a
@@ -317,13 +317,13 @@ def _with_tail(
     queues, gaps = dict(queues), dict[QueueKey, StoreError]()
     for key in [key for key, start in doubtful.items() if max(start, tail.start) <= log.min_offset]:
         # The whole log is looked at: no message of the queue is before the first one that it has.
-        queue, first = queues[key], int(missing[key].queue_offsets[0]) if key in missing else OFFSET_MAX
+        queue, first = queues[key], int(made[key].queue_offsets[0]) if key in made else OFFSET_MAX
         first = min(first, queue.max_offset)
         if first > queue.min_offset and _other_queue(queue, log, first - 1):
             queues[key] = queue._replace(min_offset=first)
             told = "%s-%d: entries up to offset %d lead to messages of other queues, and are left out"
             _log.warning(told, shown(key[0]), key[1], queues[key].min_offset - 1)
-    for key, found in missing.items():
+    for key, found in made.items():
         if not chooses(key):
             continue
         kind: QueueKind = "batch" if found.units.dtype == BATCH_CQ_UNIT else "simple"
@@ -344,14 +344,14 @@ def _with_tail(
     return queues, gaps
 
 
-def _missing_from_tail(
+def _made_from_tail(
     log: CommitLog,
     queues: _Queues,
     tail: _LogTail,
     doubtful: Mapping[QueueKey, int],
     delay_levels_ms: tuple[int, ...],
     filing: Callable[[], Filing] = Filing,
-) -> dict[QueueKey, MissingEntries]:
+) -> dict[QueueKey, MadeEntries]:
     """The entries of the tail's messages whose queue offset is at or behind the end of their queue, or that
     may be there: of a queue with entries all newer than the last one count, of a `doubtful` one all from its
     physical offset on. Older ones are remains of a topic that was deleted and created again
@@ -383,19 +383,17 @@ def _missing_from_tail(
 
 
 def _continuing(
-    queue: QueueRange, entries: MissingEntries, known: int, given_up: Sequence[tuple[int, int]]
-) -> MissingEntries:
+    queue: QueueRange, entries: MadeEntries, known: int, given_up: Sequence[tuple[int, int]]
+) -> MadeEntries:
     """The entries before the queue offset `known`, and those that continue the queue without a gap."""
     end = queue.max_offset
     for start, stop in merged_ranges([*consecutive(entries.queue_offsets), *given_up]):
         end = max(end, stop) if start <= end else end
     kept = entries.queue_offsets < max(known, end)
-    return MissingEntries(entries.queue_offsets[kept], entries.units[kept])
+    return MadeEntries(entries.queue_offsets[kept], entries.units[kept])
 
 
-def _with_lost(
-    queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]
-) -> MissingEntries:
+def _with_lost(queue: QueueRange, entries: MadeEntries, damaged: Sequence[tuple[int, int]]) -> MadeEntries:
     """Adds an entry for each queue offset between the entries that no message has.
 
     An added entry points to the damaged bytes that may have held the message. So a read in mode FAILFAST
@@ -414,14 +412,14 @@ def _with_lost(
         if count <= sum((stop - start) // MESSAGE_SIZE_MIN for start, stop in between):
             unit = np.array([(between[0][0], min(between[0][1] - between[0][0], _SIZE_MAX), 0)], CQ_UNIT)
             lost = np.arange(offsets[i] + 1, offsets[i + 1])
-            every.append(MissingEntries(lost, np.repeat(unit, count)))
+            every.append(MadeEntries(lost, np.repeat(unit, count)))
     offsets = np.concatenate([each.queue_offsets for each in every])
     order = np.argsort(offsets)
     units = np.concatenate([each.units for each in every], dtype=CQ_UNIT)
-    return MissingEntries(offsets[order], units[order])
+    return MadeEntries(offsets[order], units[order])
 
 
-def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
+def _with_extra(queue: QueueRange, entries: MadeEntries) -> QueueRange:
     first = int(entries.queue_offsets[0])
     minimum = queue.min_offset if queue.max_offset > queue.min_offset else first
     return queue._replace(
@@ -538,8 +536,8 @@ def _without_overwritten(
 
 
 def _without_cut(
-    log: CommitLog, tail: _LogTail, queue: QueueRange, found: MissingEntries
-) -> tuple[QueueRange, MissingEntries]:
+    log: CommitLog, tail: _LogTail, queue: QueueRange, found: MadeEntries
+) -> tuple[QueueRange, MadeEntries]:
     """The queue up to the first entry that does not point to a message of its place, and what is missing
     after it.
 
@@ -565,7 +563,7 @@ def _without_cut(
     # A message before that of the last entry has an entry (ConsumeQueue.putMessagePositionInfo).
     last = -1 if queue.bounds is None else queue.bounds.last_physical_offset
     kept = (offsets >= stop) & (found.units["physical_offset"] > last)
-    return queue, MissingEntries(offsets[kept], found.units[kept])
+    return queue, MadeEntries(offsets[kept], found.units[kept])
 
 
 def _cut_overwritten(

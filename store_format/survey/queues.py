@@ -27,7 +27,7 @@ from store_format.consumequeue.dispatch import (
     LOST_MAX,
     NO_FILING,
     Filing,
-    MissingEntries,
+    MadeEntries,
     pack_entries,
 )
 from store_format.consumequeue.files import QueueKind, can_be_queue
@@ -182,7 +182,7 @@ def _lost_max(per_file: int) -> int:
     return min(LOST_MAX, _LOST_FILES_MAX * per_file)
 
 
-def without_far(queue: QueueRange, entries: MissingEntries, said: set[object]) -> MissingEntries:
+def without_far(queue: QueueRange, entries: MadeEntries, said: set[object]) -> MadeEntries:
     """The entries without those that are too far behind the queue, if they are not more than it has: their
     queue offsets are damaged, and no recovery files them. Warns once for each queue, as `said` shows.
     """
@@ -194,7 +194,7 @@ def without_far(queue: QueueRange, entries: MissingEntries, said: set[object]) -
     if not 0 < count <= queue.max_offset - queue.min_offset:
         return entries
     warn_of_far((queue.topic, queue.queue_id), count, int(entries.queue_offsets[far][0]), said)
-    return MissingEntries(entries.queue_offsets[~far], entries.units[~far])
+    return MadeEntries(entries.queue_offsets[~far], entries.units[~far])
 
 
 class PlacedUnits(NamedTuple):

@@ -25,7 +25,7 @@ from store_format.arrays.ranges import consecutive, gather_units, merged_ranges
 from store_format.bookkeeping.journal import Abort
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.consumequeue.dispatch import MissingEntries, find_entries
+from store_format.consumequeue.dispatch import MadeEntries, find_entries
 from store_format.consumequeue.files import DISORDER, can_be_queue
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import FiledQueue, list_queues
@@ -342,7 +342,7 @@ class LogEntries:
 
     def entries_of(
         self, wanted: Sequence[tuple[QueueRange, _Ints]], log_stop: int = OFFSET_MAX
-    ) -> dict[QueueKey, MissingEntries]:
+    ) -> dict[QueueKey, MadeEntries]:
         """The entries that the log's messages before `log_stop` give for these ascending queue offsets; each
         queue once.
         """
@@ -357,7 +357,7 @@ class LogEntries:
         found = {}
         for key, entries in LogScan(index=False, floor=floor).entries_between(self.log, stretches)[0].items():
             mine = np.isin(entries.queue_offsets, offsets[key])
-            found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
+            found[key] = MadeEntries(entries.queue_offsets[mine], entries.units[mine])
         return found
 
     def first_live(self, queue: QueueRange) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Dispatch, Filing, MissingEntries
+from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Dispatch, Filing, MadeEntries
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
 from store_format.index.updates import IndexBatch, index_batch
@@ -87,7 +87,7 @@ class LogScan:
         *,
         hidden: Sequence[tuple[int, int]] = (),
         filing: Callable[[], Filing] = Filing,
-    ) -> tuple[dict[QueueKey, MissingEntries], list[Damage]]:
+    ) -> tuple[dict[QueueKey, MadeEntries], list[Damage]]:
         """The entries of the messages that count in `ranges` of the log, each from the beginning of a message
         on, and the damage there. Messages in the `hidden` ranges do not count; `filing` decides between
         messages with one offset.
@@ -101,7 +101,7 @@ class LogScan:
                     found.setdefault(key, []).append(mine)
         batch_topics = self.batch_topics or ()
         return {
-            key: MissingEntries.of(key, np.concatenate(mine), filing, batch=key[0] in batch_topics)
+            key: MadeEntries.of(key, np.concatenate(mine), filing, batch=key[0] in batch_topics)
             for key, mine in found.items()
         }, damage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import MissingEntries
+from store_format.consumequeue.dispatch import MadeEntries
 from store_format.names import QueueKey
 from store_format.survey.scan import LogScan
 
@@ -17,7 +17,7 @@ def made_entries(
     max_offsets: Mapping[QueueKey, int] | None = None,
     last_physical_offsets: Mapping[QueueKey, int] | None = None,
     batch_topics: Collection[str] = (),
-) -> dict[QueueKey, MissingEntries]:
+) -> dict[QueueKey, MadeEntries]:
     """Those of messages in [start, stop) that are at or behind the end of their queue."""
 
     def floor(key: QueueKey) -> tuple[int, int]:
