@@ -28,8 +28,9 @@ from rmq_spark.produce.unique_ids import own_address
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.positions import Step
 from rmq_spark.stream.stores import StreamStores
+from store_format.bookkeeping.journal import StoreState, doorbell_path
 from store_format.errors import OptionError, StoreError
-from store_format.files.polling import Clocks
+from store_format.files.polling import Clocks, PolledFiles
 from store_format.follow.log_tail import place_before
 from store_format.names import QueueKey, retry_topic
 from store_format.read.choice import MessageChoice, QueueName
@@ -37,6 +38,7 @@ from store_format.read.choice import MessageChoice, QueueName
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0  # between looks at the group, without new messages
+_LIVE_SECONDS = 0.04  # between looks at a store that a broker writes
 _ALL = Expression()
 
 
@@ -166,6 +168,8 @@ class Member:
         self._step = Step()
         self._version = -1
         self._next_look = 0.0
+        self._doorbells = PolledFiles(self._clocks)
+        self._is_live = False
         self._failing: dict[MessageQueue, tuple[str, float]] = {}  # the last error, when to read again
 
     def root_of(self, broker: str) -> str:
@@ -189,13 +193,24 @@ class Member:
 
         Afterwards `queues` are those that the member has. Raises what `GroupPositions.latest` raises.
         """
-        now, version = self._clocks.monotonic(), self._stores.look()
-        if not force and version == self._version and now < self._next_look:
+        now, has_news = self._clocks.monotonic(), bool(self._doorbells.changed())
+        is_due = force or now >= self._next_look
+        if not (is_due or has_news or self._is_live):
+            return False
+        version = self._stores.look()
+        if version == self._version and not is_due:
             return False
         self._version, self._next_look = version, now + _LOOK_SECONDS
+        self._is_live = any(store.state is StoreState.LIVE for store in self._stores.stores)
+        self._doorbells.watch([doorbell_path(store.opened) for store in self._stores.stores])
         self._note_done()
         self._advance()
         return True
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look: a commit rings the doorbell of its store, a broker rings none."""
+        return _LIVE_SECONDS if self._is_live else self._doorbells.pause()
 
     def _advance(self) -> None:
         """Makes `queues` those that the member has now."""

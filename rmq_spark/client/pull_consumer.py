@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Literal
@@ -18,7 +19,6 @@ from store_format.files.polling import Clocks, Repeated
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.02
 _LOOK_SECONDS = 1.0
 _SIZE_MAX = 1 << 40  # a caller holds what it has polled: there is no threshold
 
@@ -187,7 +187,6 @@ class PullConsumer:
         Raises what reading the stores raises.
         """
         deadline = self._clocks.monotonic() + timeout
-        pause = threading.Event()
         while True:
             with self._lock:
                 member = self._started()
@@ -202,9 +201,11 @@ class PullConsumer:
                         self._turn += step + 1
                         self._polled.append((queue, messages))
                         return messages
-            if self._clocks.monotonic() >= deadline:
+                pause = member.pause
+            left = deadline - self._clocks.monotonic()
+            if left <= 0:
                 return []
-            pause.wait(_POLL_SECONDS)
+            time.sleep(min(pause, left))
 
     def _done(self) -> None:
         for queue, messages in self._polled:

@@ -22,7 +22,6 @@ from store_format.files.polling import Clocks
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.02  # between looks at the stores: half of this is what a message waits
 _ERROR_SECONDS = 1.0
 _ORDERLY_SECONDS = 1.0  # that an orderly queue keeps a thread; other queues may wait for one
 _MIB = 1 << 20
@@ -280,9 +279,9 @@ class PushConsumer:
     def _run(self) -> None:
         assert self._member is not None
         while not self._stopping.is_set():
-            pause = _POLL_SECONDS
             try:
                 self._turn(self._member)
+                pause = self._member.pause
                 self._last_error = ""
             except Exception as error:  # the consumer must not end without a word
                 pause = _ERROR_SECONDS
