@@ -5,6 +5,7 @@ case by case.
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from store_format.commitlog.log import CommitLog
 from store_format.files.read import FileCache
 from store_format.names import DELAY_LEVELS_MS
+from store_format.survey.scan import LogScan
 from tests.support import oracle, strategies
 from tests.support.entries import made_entries
 from tests.support.oracle import Message
@@ -96,6 +98,26 @@ def test_the_first_of_two_messages_with_one_offset_counts(tmp_path: Path) -> Non
     """As ConsumeQueue.putMessagePositionInfo files them: A0 A1 B1 B2 C2 C3 become A0 A1 B2 C3."""
     log = _one_file(tmp_path, *(_message(i) for i in (0, 1, 1, 2, 2, 3)))
     assert _entries(log)["TopicTest", 0] == [(0, 0, 0), (1, 104, 0), (2, 312, 0), (3, 520, 0)]
+
+
+def test_floors_are_asked_for_in_the_thread_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may read files, whose cache is for one thread. A large log is scanned by threads otherwise."""
+    monkeypatch.setattr("store_format.survey.scan.PART_SIZE", 200)
+    asked = set[threading.Thread]()
+
+    def floor(key: Queue) -> tuple[int, int]:
+        asked.add(threading.current_thread())
+        return 2, -1
+
+    log = _one_file(tmp_path, *(_message(i, queue_id=i % 2) for i in range(8)))
+    found, _ = LogScan(index=False, floor=floor).entries_between(log, [(0, 1 << 16)])
+    assert {queue: entries.queue_offsets.tolist() for queue, entries in found.items()} == {
+        ("TopicTest", 0): [2, 4, 6],
+        ("TopicTest", 1): [3, 5, 7],
+    }
+    assert asked == {threading.current_thread()}
 
 
 DELAYED = {"topic_bytes": b"SCHEDULE_TOPIC_XXXX", "store_timestamp": 1000}
