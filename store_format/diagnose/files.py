@@ -27,14 +27,7 @@ from store_format.files.read import FileCache, files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import config_path
 from store_format.opened.store import Opened
-from store_format.read.store_root import (
-    COMPACTED,
-    DLEDGER,
-    TIERED,
-    compacted_topics,
-    is_below,
-    tiered_metadata,
-)
+from store_format.read.store_root import OtherFiles
 
 QUEUE_ADVICE = (
     "rmqlog recover writes the entries again from the commitlog. Do not start a broker before that: "
@@ -219,13 +212,14 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
 
 def check_elsewhere(findings: Findings, opened: Opened) -> bool:
     """Reports files that are not read, and returns whether there are any."""
-    logs, tiered, compacted = opened.dledger_logs, tiered_metadata(opened), compacted_topics(opened)
+    other = OtherFiles(opened)
+    logs, tiered, compacted = opened.dledger_logs, other.tiered, other.compacted
     for path in logs:
-        findings.add("info", path, 0, "a commitlog in commitlog/", DLEDGER, _DLEDGER_ADVICE)
+        findings.add("info", path, 0, "a commitlog in commitlog/", other.DLEDGER, _DLEDGER_ADVICE)
     if tiered is not None:
-        findings.add("info", tiered, 0, "all messages in this directory", TIERED, "It is not checked")
+        findings.add("info", tiered, 0, "all messages in this directory", other.TIERED, "It is not checked")
     if compacted:
-        found = f"cleanup.policy=COMPACTION of {first_names(compacted)}: {COMPACTED}"
+        found = f"cleanup.policy=COMPACTION of {first_names(compacted)}: {other.COMPACTED}"
         path = config_path(opened, "topics.json")
         findings.add(
             "info", path, 0, "topics whose messages only retention deletes", found, "It is not checked"
@@ -237,5 +231,5 @@ def is_dledger_only(opened: Opened, commit_log_paths: Sequence[str]) -> bool:
     """Whether the commitlog is one of DLedger, whose entries have heads that are not checked."""
     logs = opened.dledger_logs
     if commit_log_paths:
-        return any(is_below(path, log) for path in commit_log_paths for log in logs)
+        return any(OtherFiles.is_below(path, log) for path in commit_log_paths for log in logs)
     return bool(logs) and not opened.files.is_directory(f"{opened.path}/commitlog")

@@ -19,7 +19,7 @@ from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.page import problem_list
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
-from store_format.read.store_root import DLEDGER
+from store_format.read.store_root import OtherFiles
 from store_format.survey.gone import LostLog
 
 Severity = Literal["damage", "warning", "info"]
@@ -297,7 +297,7 @@ def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
             NextStep.AGAIN,
         )
     sentence, step = _sentence(diagnosis)
-    can_recover = not any(problem.found == DLEDGER for problem in diagnosis)
+    can_recover = not any(problem.found == OtherFiles.DLEDGER for problem in diagnosis)
     return sentence, step if can_recover or step is NextStep.AGAIN else NextStep.NOTHING
 
 

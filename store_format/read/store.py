@@ -45,7 +45,7 @@ from store_format.names import QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
-from store_format.read.store_root import broker_name_of, has_queue_files, log_directories, warn_of_other_files
+from store_format.read.store_root import OtherFiles, broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
 from store_format.survey.fates import Fate, Fates, LogQueue, StoredTopics, Unfiled
 from store_format.survey.gone import QueueProofs
@@ -163,7 +163,7 @@ class Store:
 
     def _snapshot(self, select: Callable[[str], bool]) -> Snapshot:
         """`snapshot` of a store without queue files too: a commit may be creating the first ones."""
-        warn_of_other_files(self.opened, self.log, select)
+        OtherFiles(self.opened).warn(self.log, select)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.opened)
             taken = self._taken(select)
@@ -255,7 +255,7 @@ class Store:
 
         Without the queues of deleted topics (`deleted_until`), and light queues that no broker makes.
         """
-        warn_of_other_files(self.opened, self.log, select)
+        OtherFiles(self.opened).warn(self.log, select)
         before = CommitState.read(self.opened)
         log, state = self.log.relisted(), self.state
         is_live = state is StoreState.LIVE

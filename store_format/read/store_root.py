@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
@@ -242,42 +243,68 @@ def _refuse_without_log(path: str, member: str) -> None:
 
 _log = logging.getLogger(__name__)
 
-TIERED = (
-    "the broker also keeps messages in tiered storage, which is not read: what retention has deleted here "
-    "may still be served"
-)
-COMPACTED = (
-    "a broker serves the newest message of each key, from compaction/, which is not read: readers show the "
-    "messages that the commitlog still has, also older ones of a key"
-)
-DLEDGER = (
-    "the commitlog of a DLedger store (enableDLegerCommitLog=true), which is not read: readers show the "
-    "messages of commitlog/ only"
-)
 
+@dataclass(frozen=True, slots=True)
+class OtherFiles:
+    """What a broker serves from files of a store that are not read."""
 
-def tiered_metadata(opened: Opened) -> str | None:
-    """The file in which a broker notes what it keeps in tiered storage; None without one."""
-    path = config_path(opened, "tieredStoreMetadata.json")
-    # A broker renames the file to .bak before it writes the new one (ConfigManager.persist).
-    return path if files_at(path).exists(path) or files_at(path).exists(f"{path}.bak") else None
+    TIERED: ClassVar = (
+        "the broker also keeps messages in tiered storage, which is not read: what retention has deleted "
+        "here may still be served"
+    )
+    COMPACTED: ClassVar = (
+        "a broker serves the newest message of each key, from compaction/, which is not read: readers show "
+        "the messages that the commitlog still has, also older ones of a key"
+    )
+    DLEDGER: ClassVar = (
+        "the commitlog of a DLedger store (enableDLegerCommitLog=true), which is not read: readers show the "
+        "messages of commitlog/ only"
+    )
+    opened: Opened
 
+    @property
+    def tiered(self) -> str | None:
+        """The file in which a broker notes what it keeps in tiered storage; None without one."""
+        path = config_path(self.opened, "tieredStoreMetadata.json")
+        # A broker renames the file to .bak before it writes the new one (ConfigManager.persist).
+        return path if files_at(path).exists(path) or files_at(path).exists(f"{path}.bak") else None
 
-def is_below(path: str, directory: str) -> bool:
-    """Whether the path is the directory, or lies in it."""
-    return paths.is_inside(paths.absolute(path), paths.absolute(directory))
+    @property
+    def compacted(self) -> list[str]:
+        """The topics with cleanup.policy=COMPACTION; none if topics.json cannot be read."""
+        return _compacted(self._topics)
 
+    @property
+    def _topics(self) -> Mapping[str, KnownTopic]:
+        try:
+            return known_topics(self.opened) or {}
+        except (StoreError, OSError):  # what needs the file raises the error
+            return {}
 
-def compacted_topics(opened: Opened) -> list[str]:
-    """The topics with cleanup.policy=COMPACTION; none if topics.json cannot be read."""
-    return _compacted(_topics(opened))
+    @staticmethod
+    def is_below(path: str, directory: str) -> bool:
+        """Whether the path is the directory, or lies in it."""
+        return paths.is_inside(paths.absolute(path), paths.absolute(directory))
 
-
-def _topics(opened: Opened) -> Mapping[str, KnownTopic]:
-    try:
-        return known_topics(opened) or {}
-    except (StoreError, OSError):  # what needs the file raises the error
-        return {}
+    def warn(self, log: CommitLog, select: Callable[[str], bool]) -> None:
+        """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
+        said = log.cache.found.setdefault((_Said, self.opened.path), _Said())
+        assert isinstance(said, _Said)
+        if not said.has_looked:
+            said.has_looked = True
+            if (path := self.tiered) is not None:
+                _log.warning("%s: %s", path, self.TIERED)
+            for path in self.opened.dledger_logs:
+                if not any(self.is_below(each, path) for each in log.directories):
+                    _log.warning("%s is %s", shown(path), self.DLEDGER)
+        topics = self._topics
+        if topics is not said.topics:
+            said.topics, said.compacted = topics, _compacted(topics)
+        new = [topic for topic in said.compacted if topic not in said.named and select(topic)]
+        if new:
+            said.named.update(new)
+            text = "%s: compacted topics (cleanup.policy=COMPACTION): %s: %s"
+            _log.warning(text, self.opened.path, first_names(new), self.COMPACTED)
 
 
 def _compacted(topics: Mapping[str, KnownTopic]) -> list[str]:
@@ -293,24 +320,3 @@ class _Said:
     topics: Mapping[str, KnownTopic] | None = None
     compacted: list[str] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
-
-
-def warn_of_other_files(opened: Opened, log: CommitLog, select: Callable[[str], bool]) -> None:
-    """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
-    said = log.cache.found.setdefault((_Said, opened.path), _Said())
-    assert isinstance(said, _Said)
-    if not said.has_looked:
-        said.has_looked = True
-        if (path := tiered_metadata(opened)) is not None:
-            _log.warning("%s: %s", path, TIERED)
-        for path in opened.dledger_logs:
-            if not any(is_below(each, path) for each in log.directories):
-                _log.warning("%s is %s", shown(path), DLEDGER)
-    topics = _topics(opened)
-    if topics is not said.topics:
-        said.topics, said.compacted = topics, _compacted(topics)
-    new = [topic for topic in said.compacted if topic not in said.named and select(topic)]
-    if new:
-        said.named.update(new)
-        text = "%s: compacted topics (cleanup.policy=COMPACTION): %s: %s"
-        _log.warning(text, opened.path, first_names(new), COMPACTED)

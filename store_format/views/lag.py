@@ -40,7 +40,7 @@ from store_format.metadata.read import BrokerConf, Groups, TopicConfigs, read_su
 from store_format.names import DLQ_PREFIX, QueueKey, is_retry_topic, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
 from store_format.read.store import Queue, Store
-from store_format.read.store_root import tiered_metadata
+from store_format.read.store_root import OtherFiles
 from store_format.survey.fates import Fates
 from store_format.views.measure import Stretches, bytes_at, measure
 from store_format.views.view import View
@@ -179,7 +179,7 @@ def group_queues(
     committed, topics = committed or read_committed(store.opened), read_topics(store.opened)
     progress = progress or PopProgress()
     pairs = _pairs(store, committed, topics, progress, group)
-    wanted, is_tiered = {topic for _, topic in pairs}, tiered_metadata(store.opened) is not None
+    wanted, is_tiered = {topic for _, topic in pairs}, OtherFiles(store.opened).tiered is not None
     by_topic: dict[str, dict[int, Queue]] = {}
     for queue in store.queues(wanted.__contains__) if wanted else ():
         by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue

@@ -34,7 +34,7 @@ from store_format.files.read import files_at
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
-from store_format.read.store_root import tiered_metadata
+from store_format.read.store_root import OtherFiles
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS, rows_with_losses
 from store_format.views.retention import UNREAD_COLUMNS, unread_before
 
@@ -416,7 +416,7 @@ class Forecast:
     @property
     def is_tiered(self) -> bool:
         """Whether tiered storage may have what is deleted here: nobody knows what is lost then."""
-        return tiered_metadata(self.store.opened) is not None
+        return OtherFiles(self.store.opened).tiered is not None
 
     def deleted_at(self, number: int, expires_ms: int) -> int:
         """When the broker deletes a commitlog file, by its number and the time at which it expires."""

@@ -18,7 +18,7 @@ from store_format.files.paths import YOUNG_NS, is_settled
 from store_format.files.read import files_at
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.opened.store import Opened
-from store_format.read.store_root import compacted_topics
+from store_format.read.store_root import OtherFiles
 from tests.support.permissions import as_nobody, open_directory
 
 _HOUR_NS = 3_600_000_000_000
@@ -62,7 +62,7 @@ def test_what_is_known_of_a_topic(path: Path) -> None:
         "B": KnownTopic(range(4), range(0), False),
         "C": KnownTopic(range(16), range(16), True),
     }
-    assert compacted_topics(Opened(root)) == ["C"]
+    assert OtherFiles(Opened(root)).compacted == ["C"]
 
 
 def test_an_unchanged_file_gives_the_same_topics_and_nobody_can_change_them(path: Path) -> None:
