@@ -310,7 +310,8 @@ class QueueCheck:
             filed = (QueueRange(*key, 0, end, None) for key, end in ends.items())
             gone = QueueProofs(self._opened, self._log).gone_by_ledger(filed)
             hidden += sum(each.count for each in gone)
-        return stranded + hidden + len(contradicted) + (self.ahead if is_clean else 0)
+        hidden += self.comparison.contradicted_messages
+        return stranded + hidden + (self.ahead if is_clean else 0)
 
     def _count_places(self, *, has_lost: bool) -> None:
         """Counts messages that are in no queue, and offsets without a message, unless those are lost."""

@@ -68,6 +68,7 @@ from store_format.commitlog.log import CommitLog, written_stop
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run
+from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import FiledQueue, first_unit_from, stored_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
@@ -743,6 +744,11 @@ def entry_at(opened: Opened, queue: QueueKey, offset: int) -> int | None:
             with UnitFiles(directory, CQ_UNIT, run, queue) as files:
                 physical, size, _ = files.unit(offset)
             return int(physical) if size > 0 and size != CQ_PRE_BLANK_SIZE else None
+        bounds = FiledQueue.of(opened, topic, queue_id, "batch").bounds(0) if run is None else None
+        if bounds is not None and bounds.min_offset <= offset < bounds.max_offset:
+            queue_range = QueueRange(*queue, bounds.min_offset, bounds.max_offset, bounds, kind="batch")
+            _, units = queue_range.piece(offset, offset + 1).read()
+            return int(units["physical_offset"][0]) if (units["base_offset"] == offset).any() else None
     return None
 
 

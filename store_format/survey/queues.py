@@ -614,6 +614,7 @@ class QueueComparison:
         self._left_out: set[QueueKey] = set()
         self.queues: dict[QueueKey, ComparedQueue] = {}
         self.contradicted: dict[int, CorruptStoreError] = {}
+        self.contradicted_messages = 0  # those of batches one by one
         self._impossible = 0
 
     @property
@@ -626,7 +627,9 @@ class QueueComparison:
         for key, mine in by_queue(names, rows):
             if self._contradictions is not None and (bad := self._contradictions.of_queue(key, mine)):
                 self.contradicted |= bad
-                mine = mine[~np.isin(mine["physical"], list(bad))]
+                is_bad = np.isin(mine["physical"], list(bad))
+                self.contradicted_messages += int(mine["batch_size"][is_bad].sum())
+                mine = mine[~is_bad]
             if not can_be_queue(*key):
                 self._impossible += len(mine)
                 continue

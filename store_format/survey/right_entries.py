@@ -26,7 +26,7 @@ from store_format.bookkeeping.journal import Abort
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import MadeEntries, find_entries
-from store_format.consumequeue.files import DISORDER, can_be_queue
+from store_format.consumequeue.files import DISORDER, FOLDERS, can_be_queue
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import shown
@@ -541,8 +541,9 @@ class Contradictions:
     def _is_built(self, key: QueueKey) -> bool:
         """Whether a broker that starts after a crash makes the queue, of the messages that claim it."""
         is_crashed = can_be_queue(*key) and Abort.read_mark(self.opened) == ""
-        return is_crashed and not self.opened.files.store_files(
-            FiledQueue.of(self.opened, *key).directory, irregular=lambda _: None
+        folders = (FiledQueue.of(self.opened, *key, kind).directory for kind in FOLDERS)
+        return is_crashed and not any(
+            self.opened.files.store_files(each, irregular=lambda _: None) for each in folders
         )
 
     def _entry(self, key: QueueKey, offset: int) -> int | None:

@@ -207,6 +207,21 @@ def test_an_inner_batch_without_its_number_of_messages_stays_whole(tmp_path: Pat
     assert rows_by_queue(root)["Inner", 0] == before
 
 
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_message_that_claims_a_place_of_an_inner_batch_takes_none(tmp_path: Path, crashed: bool) -> None:
+    """A flipped bit of its queueOffset; its own entry leads to it."""
+    store = BrokerStore(tmp_path / "store")
+    store.topic("Inner", 1, {"queue.type": "BatchCQ"})
+    store.put("Inner")
+    flipped = store.put("Inner").physical_offset
+    store.put_batch("Inner", 4)
+    store.put("Inner")
+    root = store.write(crashed=crashed)
+    before = rows_by_queue(root)["Inner", 0]
+    flip(root, flipped + OFFSET_AT, 4)
+    assert _salvaged(root)["Inner", 0] == before
+
+
 def test_an_entry_of_an_inner_batch_with_a_wrong_physical_offset_stays(tmp_path: Path) -> None:
     """A broker does not compare the physical offset, and hands the batch out."""
     store = BrokerStore(tmp_path)
