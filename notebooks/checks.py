@@ -49,4 +49,13 @@ assert topic == b"Orders"
 assert any(row["keyHash"] == hashed and row["physicalOffset"] == at for row in chain)
 assert code == 0
 """,
+    "07_one_group_four_readers": """
+names = sorted({row["step"] for row in steps})
+owners = {step: [row["reader"] for row in steps if row["step"] == step] for step in names}
+assert {len(each) for each in owners.values()} == {len(ends)}
+assert [len(set(owners[step])) for step in names] == [1, 3, 4, 3, 2, 1]
+read = [row for row in lag.to_pylist() if row["group"] == "CG_shared" and row["topic"] == "Orders"]
+assert {row["queueId"]: row["committedOffset"] for row in read} == ends
+spark.stop()
+""",
 }
