@@ -238,7 +238,9 @@ def _is_misfiled(queue: QueueRange, before: QueueRange | None, found: MadeEntrie
     if queue.is_batch:
         return False
     there, physical = None if before is None else before.bounds, found.units["physical_offset"]
-    last = OFFSET_MAX if there is None or not there.has_entries else there.last_physical_offset
+    last = int(physical.min(initial=OFFSET_MAX))
+    if there is not None and there.has_entries:
+        last = there.last_physical_offset
     is_again = ((found.queue_offsets == 0) & (physical > last) & (physical >= start)).any()
     offsets = np.frombuffer(queue.extra_offsets, np.int64)
     is_filed = queue.extra_units["physical_offset"] >= start

@@ -406,6 +406,20 @@ def test_messages_behind_an_entry_that_leads_behind_the_log_are_named(
     assert [text in each for each in caplog.messages] == [True] * warnings
 
 
+def test_a_first_message_behind_others_that_a_broker_files_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that makes the queue gives the message with offset 0 the entry behind those before it."""
+    store = BrokerStore(tmp_path)
+    store.put("B")
+    for offset in (2, 0, 1):
+        store.put("A", offset=offset, files=False)
+    store.write(crashed=True)
+    assert [offset for offset, _ in _places(tmp_path, "A")] == [0, 1, 2]
+    (warning,) = caplog.messages
+    assert "does not file all messages of 1 consume queues at their queue offsets: A-0" in warning
+
+
 @pytest.mark.parametrize("entries", [0, 1])
 def test_a_second_message_with_offset_0_that_a_broker_files_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, entries: int
