@@ -32,7 +32,7 @@ from store_format.files.read import files_at, places
 from store_format.files.tree import FileSeries
 from store_format.layouts import OFFSET_MAX
 from store_format.read.store import Queue, Store
-from store_format.survey.fates import LogQueue
+from store_format.survey.scan import LogQueue
 
 _log = logging.getLogger(__name__)
 

@@ -39,17 +39,11 @@ from store_format.layouts import BATCH_CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import BrokerConf, Checkpoint, known_topics, read_checkpoint
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
-from store_format.survey.fates import (
-    Fate,
-    Fates,
-    LogQueue,
-    StoredTopics,
-    Unfiled,
-)
+from store_format.survey.entry_proofs import Contradictions, LogEntries
+from store_format.survey.fates import Fate, Fates, StoredTopics, Unfiled
 from store_format.survey.gone import QueueProofs
 from store_format.survey.queues import ComparedQueue, QueueComparison, StoredQueue
-from store_format.survey.right_entries import Contradictions, LogEntries
-from store_format.survey.scan import LogScan
+from store_format.survey.scan import LogQueue, LogScan
 
 _log = logging.getLogger(__name__)
 

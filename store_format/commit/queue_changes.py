@@ -38,9 +38,9 @@ from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
+from store_format.survey.entry_proofs import LogEntries
 from store_format.survey.fates import StoredTopics
 from store_format.survey.queues import ComparedQueue, StoredQueue
-from store_format.survey.right_entries import LogEntries
 
 _CHUNK = 1 << 16  # units
 

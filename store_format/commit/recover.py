@@ -45,9 +45,9 @@ from store_format.index.file import list_index_files
 from store_format.names import SCHEDULE_TOPIC
 from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.read.store_root import broker_name_of
+from store_format.survey.entry_proofs import Contradictions
 from store_format.survey.gone import LostLog, QueueProofs
 from store_format.survey.log_end import ReadableEnd
-from store_format.survey.right_entries import Contradictions
 
 RECOVER_COLUMNS = (
     BROKER,

@@ -35,9 +35,9 @@ from store_format.files.write import FileWrites
 from store_format.message import sysflag
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.locate import locate
+from store_format.survey.entry_proofs import Contradictions
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd
-from store_format.survey.right_entries import Contradictions
 
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
 

@@ -45,10 +45,10 @@ from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, read_pieces
 from store_format.read.tolerance import Tolerance
+from store_format.survey.entry_proofs import Contradictions, LogEntries
 from store_format.survey.fates import Fate, Fates, StoredTopics
 from store_format.survey.gone import QueueProofs
 from store_format.survey.queues import ComparedQueue, QueueComparison, StoredQueue
-from store_format.survey.right_entries import Contradictions, LogEntries
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16

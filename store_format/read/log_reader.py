@@ -29,8 +29,8 @@ from store_format.message.single import head_offset
 from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
-from store_format.survey.fates import LogQueue
-from store_format.survey.right_entries import Contradictions
+from store_format.survey.entry_proofs import Contradictions
+from store_format.survey.scan import LogQueue
 
 _log = logging.getLogger(__name__)
 

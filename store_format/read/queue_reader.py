@@ -40,8 +40,8 @@ from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.locate import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.read.tolerance import Tolerance
+from store_format.survey.entry_proofs import LogEntries
 from store_format.survey.gone import QueueProofs
-from store_format.survey.right_entries import LogEntries
 
 _log = logging.getLogger(__name__)
 

@@ -47,10 +47,10 @@ from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
 from store_format.read.store_root import OtherFiles, broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
-from store_format.survey.fates import Fate, Fates, LogQueue, StoredTopics, Unfiled
+from store_format.survey.entry_proofs import Contradictions
+from store_format.survey.fates import Fate, Fates, StoredTopics, Unfiled
 from store_format.survey.gone import QueueProofs
-from store_format.survey.right_entries import Contradictions
-from store_format.survey.scan import LogQueues
+from store_format.survey.scan import LogQueue, LogQueues
 from store_format.survey.snapshot import Snapshot
 from store_format.survey.unfiled_queues import UnfiledQueues
 

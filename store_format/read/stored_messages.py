@@ -22,7 +22,7 @@ from store_format.message.encode import StoredMessages, stored_messages
 from store_format.message.locate import BadUnit, Identity, UnitRefs, Units, locate
 from store_format.names import QueueKey
 from store_format.read.store import Queue, Store
-from store_format.survey.right_entries import LogEntries
+from store_format.survey.entry_proofs import LogEntries
 
 _GAP_MAX = 1 << 10  # entries of other messages that are read between two wanted ones
 _CHUNK_MESSAGES = 10_000

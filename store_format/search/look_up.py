@@ -46,8 +46,8 @@ from store_format.read.chosen_messages import in_time, offsets_in_time, read_cho
 from store_format.read.log_reader import without_contradicted
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
+from store_format.survey.entry_proofs import Contradictions
 from store_format.survey.gone import QueueProofs
-from store_format.survey.right_entries import Contradictions
 from store_format.survey.snapshot import Snapshot
 
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,

@@ -1,6 +1,5 @@
 """What became of messages that no consume queue file shows, and at which offsets their queues go on.
 
-A `LogQueue` is a queue as the messages of the commitlog show it, with the places where its offsets went back.
 No queue offset is given a second time while a topic lives. So a queue that lacks its newest entries, or all
 its files, goes on at the end that other files of the store know (`Fates.known_ends`, `Fates.past_queues`).
 
@@ -17,20 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import Claims, Filing, find_entries
-from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, has_rocksdb_queues
-from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.dispatch import Filing, find_entries
+from store_format.consumequeue.files import FOLDERS, can_be_queue, has_rocksdb_queues
 from store_format.consumequeue.units import FiledQueue, list_queues, stored_bounds
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
@@ -53,97 +50,7 @@ from store_format.names import (
     is_system_topic,
 )
 from store_format.opened.store import Opened
-
-# ---- queues of the log -------------------------------------------------------------------------------------
-
-
-_Ints = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class LogQueue:
-    """A queue as the commitlog shows it: offsets [min_offset, max_offset) of its messages.
-
-    `epochs` has one element for each time that the queue's offsets went back: the physical offset of that
-    place, the first queue offset and the offset after the last. Usually there is one; more mean that the
-    topic was deleted and created again, or that two messages claim one offset: the `claims` say which count.
-    `last` is the physical offset of the last message, `last_old` that of the last message before the newest
-    epoch.
-    """
-
-    topic: str
-    queue_id: int
-    is_batch: bool = False
-    bytes: int = 0
-    physical_stop: int = 0  # the end of the log when it was walked
-    epochs: list[tuple[int, int, int]] = field(default_factory=list)
-    last: int = -1
-    last_old: int = -1
-    claims: Claims = field(default_factory=Claims)
-
-    @property
-    def min_offset(self) -> int:
-        return self.claims.runs[0][0]
-
-    @property
-    def max_offset(self) -> int:
-        """The offset after the last message since the queue last started at 0.
-
-        Messages of a deleted topic do not count.
-        """
-        return self.claims.runs[-1][1]
-
-    @property
-    def gaps(self) -> int:
-        """How many queue offsets between others no message has."""
-        return sum(stop - start for start, stop in self.claims.gaps)
-
-    @property
-    def range(self) -> QueueRange:
-        """The offsets of the queue. No file has them."""
-        kind: QueueKind = "batch" if self.is_batch else "simple"
-        return QueueRange(self.topic, self.queue_id, self.min_offset, self.max_offset, None, kind=kind)
-
-    def copy(self) -> LogQueue:
-        return replace(self, epochs=[*self.epochs], claims=self.claims.copy())
-
-    def add(self, rows: NDArray[np.void]) -> list[tuple[bool, NDArray[np.void]]]:
-        """Takes in messages in commitlog order; at least one. Returns what `Claims.add` yields."""
-        physical, offset, stop = rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"]
-        starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
-        for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
-            first, last = int(offset[low]), int(stop[high - 1])
-            if low == 0 and self.epochs and first >= self.epochs[-1][2]:
-                self.epochs[-1] = (*self.epochs[-1][:2], last)
-            else:
-                self.last_old = int(physical[low - 1]) if low else self.last
-                self.epochs.append((int(physical[low]), first, last))
-        self.last = int(physical[-1])
-        return list(self.claims.add(rows))
-
-    def join(self, later: LogQueue) -> None:
-        """Takes in what another walk found after this part of the commitlog."""
-        for number, (begin, first, stop) in enumerate(later.epochs):
-            if self.epochs and first >= self.epochs[-1][2]:
-                self.epochs[-1] = (*self.epochs[-1][:2], stop)
-            else:
-                self.last_old = later.last_old if number else self.last
-                self.epochs.append((begin, first, stop))
-        self.last = later.last
-        begins = not later.min_offset and later.claims.has_more and self.claims.has_more
-        if begins or not self.claims.runs or any(low < 0 for low, *_ in later.claims.left[:1]):
-            self.claims = later.claims.copy()
-        else:
-            for run in later.claims.runs:
-                self.claims.take(*run)
-
-    def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
-        """Which messages count: those whose queue offset no other message has taken."""
-        keep: NDArray[np.bool_] = physical >= self.epochs[0][0]
-        for low, high, start, stop in self.claims.left:
-            keep &= (physical < low) | (physical >= high) | (offset < start) | (offset >= stop)
-        return keep
-
+from store_format.survey.scan import LogQueue
 
 Unfiled = Literal["read", "skip"]
 

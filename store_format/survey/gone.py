@@ -49,10 +49,10 @@ from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
+from store_format.survey.entry_proofs import LogEntries
 from store_format.survey.fates import StoredTopics, known_ledger
 from store_format.survey.log_end import LogEnd, WrittenEnd, entry_at, last_unit, last_unit_in
 from store_format.survey.queues import ComparedQueue
-from store_format.survey.right_entries import LogEntries
 from store_format.survey.scan import LogScan, by_queue
 
 _log = logging.getLogger(__name__)

@@ -82,8 +82,7 @@ from store_format.message.single import UnitKind, check_unit
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
-from store_format.survey.fates import LogQueue
-from store_format.survey.scan import LogScan, by_queue
+from store_format.survey.scan import LogQueue, LogScan, by_queue
 
 _log = logging.getLogger(__name__)
 

@@ -45,11 +45,11 @@ from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.opened.store import Opened
+from store_format.survey.entry_proofs import LogEntries
 from store_format.survey.fates import Fates, StoredTopics
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, goes_on_to, has_own_entry
 from store_format.survey.queues import without_far
-from store_format.survey.right_entries import LogEntries
 from store_format.survey.scan import LogScan
 
 _log = logging.getLogger(__name__)

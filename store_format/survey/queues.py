@@ -47,9 +47,8 @@ from store_format.files.read import files_at
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
-from store_format.survey.fates import LogQueue
-from store_format.survey.right_entries import Contradictions, LogEntries
-from store_format.survey.scan import by_queue, warn_of_far
+from store_format.survey.entry_proofs import Contradictions, LogEntries
+from store_format.survey.scan import LogQueue, by_queue, warn_of_far
 
 _LOST_FILES_MAX = 256  # the same in files of the queue
 _CHUNK = 1 << 16  # units

@@ -2,7 +2,8 @@
 
 `LogScan.parts` cuts the log into parts of about 64 MiB, which threads scan: reads and kernels run without the
 interpreter lock. The parts, with the queue and index entries of their messages, come back in the order of the
-log. `LogQueues.of` finds the queues and their offsets in this way, where no file names them.
+log. `LogQueues.of` finds the queues and their offsets in this way, where no file names them: a `LogQueue` has
+the places where its offsets went back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from threading import local
 from types import MappingProxyType
 
@@ -23,12 +24,13 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Dispatch, Filing, MadeEntries
+from store_format.consumequeue.dispatch import ENTRY_ROW, NO_FILING, Claims, Dispatch, Filing, MadeEntries
+from store_format.consumequeue.files import QueueKind
+from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
 from store_format.index.updates import IndexBatch, index_batch
 from store_format.names import DELAY_LEVELS_MS, QueueKey
-from store_format.survey.fates import LogQueue
 
 _log = logging.getLogger(__name__)
 
@@ -241,6 +243,91 @@ def _in_threads(
 
 
 # ---- the queues --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LogQueue:
+    """A queue as the commitlog shows it: offsets [min_offset, max_offset) of its messages.
+
+    `epochs` has one element for each time that the queue's offsets went back: the physical offset of that
+    place, the first queue offset and the offset after the last. Usually there is one; more mean that the
+    topic was deleted and created again, or that two messages claim one offset: the `claims` say which count.
+    `last` is the physical offset of the last message, `last_old` that of the last message before the newest
+    epoch.
+    """
+
+    topic: str
+    queue_id: int
+    is_batch: bool = False
+    bytes: int = 0
+    physical_stop: int = 0  # the end of the log when it was walked
+    epochs: list[tuple[int, int, int]] = field(default_factory=list)
+    last: int = -1
+    last_old: int = -1
+    claims: Claims = field(default_factory=Claims)
+
+    @property
+    def min_offset(self) -> int:
+        return self.claims.runs[0][0]
+
+    @property
+    def max_offset(self) -> int:
+        """The offset after the last message since the queue last started at 0.
+
+        Messages of a deleted topic do not count.
+        """
+        return self.claims.runs[-1][1]
+
+    @property
+    def gaps(self) -> int:
+        """How many queue offsets between others no message has."""
+        return sum(stop - start for start, stop in self.claims.gaps)
+
+    @property
+    def range(self) -> QueueRange:
+        """The offsets of the queue. No file has them."""
+        kind: QueueKind = "batch" if self.is_batch else "simple"
+        return QueueRange(self.topic, self.queue_id, self.min_offset, self.max_offset, None, kind=kind)
+
+    def copy(self) -> LogQueue:
+        return replace(self, epochs=[*self.epochs], claims=self.claims.copy())
+
+    def add(self, rows: NDArray[np.void]) -> list[tuple[bool, NDArray[np.void]]]:
+        """Takes in messages in commitlog order; at least one. Returns what `Claims.add` yields."""
+        physical, offset, stop = rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"]
+        starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
+        for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
+            first, last = int(offset[low]), int(stop[high - 1])
+            if low == 0 and self.epochs and first >= self.epochs[-1][2]:
+                self.epochs[-1] = (*self.epochs[-1][:2], last)
+            else:
+                self.last_old = int(physical[low - 1]) if low else self.last
+                self.epochs.append((int(physical[low]), first, last))
+        self.last = int(physical[-1])
+        return list(self.claims.add(rows))
+
+    def join(self, later: LogQueue) -> None:
+        """Takes in what another walk found after this part of the commitlog."""
+        for number, (begin, first, stop) in enumerate(later.epochs):
+            if self.epochs and first >= self.epochs[-1][2]:
+                self.epochs[-1] = (*self.epochs[-1][:2], stop)
+            else:
+                self.last_old = later.last_old if number else self.last
+                self.epochs.append((begin, first, stop))
+        self.last = later.last
+        begins = not later.min_offset and later.claims.has_more and self.claims.has_more
+        if begins or not self.claims.runs or any(low < 0 for low, *_ in later.claims.left[:1]):
+            self.claims = later.claims.copy()
+        else:
+            for run in later.claims.runs:
+                self.claims.take(*run)
+
+    def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
+        """Which messages count: those whose queue offset no other message has taken."""
+        keep: NDArray[np.bool_] = physical >= self.epochs[0][0]
+        for low, high, start, stop in self.claims.left:
+            keep &= (physical < low) | (physical >= high) | (offset < start) | (offset >= stop)
+        return keep
 
 
 @dataclass(slots=True)

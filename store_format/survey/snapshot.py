@@ -39,6 +39,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey, is_light_queue
 from store_format.opened.store import Opened
+from store_format.survey.entry_proofs import LogEntries
 from store_format.survey.fates import StoredTopics
 from store_format.survey.gone import LostLog, QueueProofs
 from store_format.survey.log_end import (
@@ -51,7 +52,6 @@ from store_format.survey.log_end import (
     warn_once,
 )
 from store_format.survey.newest_entries import completed_queues, judged_queues, recovered_queues, settled
-from store_format.survey.right_entries import LogEntries
 
 _log = logging.getLogger(__name__)
 

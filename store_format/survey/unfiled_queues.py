@@ -34,11 +34,11 @@ from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
 from store_format.opened.store import Opened
-from store_format.survey.fates import Fate, Fates, LogQueue, StoredTopics, Unfiled
+from store_format.survey.entry_proofs import Contradictions
+from store_format.survey.fates import Fate, Fates, StoredTopics, Unfiled
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import last_unit
-from store_format.survey.right_entries import Contradictions
-from store_format.survey.scan import LogQueues
+from store_format.survey.scan import LogQueue, LogQueues
 from store_format.survey.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)

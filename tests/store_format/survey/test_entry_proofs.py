@@ -14,7 +14,7 @@ from store_format.java.text import java_hash
 from store_format.message.columns import decode_options_of
 from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance
-from store_format.survey.right_entries import LogEntries
+from store_format.survey.entry_proofs import LogEntries
 from tests.support.file_edits import overwrite
 from tests.support.reads import flip
 from tests.support.staged import append, make_store, numbered
