@@ -354,12 +354,19 @@ def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:
     """The offsets between a broker's ends of a queue at which a read returns no message.
 
     A message with offset 0 that a read returns is not lost where a broker files it once more when it starts.
+    Nor is one `_is_beside` the others, or a place that a broker counts in a blank file behind them.
     """
     for queue, served in verdict.client_queues.items():
         twice = {physical_offset for physical_offset, _ in rows.at.get((*queue, 0), ())}
+        stop = max((at for *name, at in rows.at if tuple(name) == queue), default=-1)
         for at in range(served.min_offset, min(served.max_offset, served.min_offset + _OFFSETS_MAX)):
-            is_twice = at in served.pulled and at and served.pulled[at].physical_offset in twice
-            if (*queue, at) not in rows.at and at not in served.expired and not is_twice:
+            each = served.pulled.get(at)
+            is_none = each is not None and (
+                (at and each.physical_offset in twice)
+                or _is_beside(queue, each, rows)
+                or (not each.size and at > stop)
+            )
+            if (*queue, at) not in rows.at and at not in served.expired and not is_none:
                 yield (*queue, at)
 
 
