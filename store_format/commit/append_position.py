@@ -104,32 +104,32 @@ def _cut(held: LockedStore) -> WriterEnd:
     entries before it are compared.
     """
     opened, log = held.opened, held.log
-    survey = find_end(opened, log, held.compared(index=True))
-    if survey.refused is not None:
-        raise survey.refused
-    end, doubtful = survey.end, OFFSET_MAX
-    for queue, _ in survey.ahead:
+    recovery = find_end(opened, log, held.compared(index=True))
+    if recovery.refused is not None:
+        raise recovery.refused
+    end, doubtful = recovery.end, OFFSET_MAX
+    for queue, _ in recovery.ahead:
         filed = FiledQueue(queue.topic, queue.queue_id, queue.directory, queue.kind)
         bounds = filed.bounds(log.min_offset, commit_log_stop=end.offset)
         last = -1 if bounds is None else bounds.last_physical_offset
         doubtful = min(doubtful, max(last, log.min_offset))
-    gone = {each.key for each in QueueProofs(opened, log).gone_by_ledger(survey.queues)}
-    for queue in survey.queues if gone else ():  # the log may have messages without an entry
+    gone = {each.key for each in QueueProofs(opened, log).gone_by_ledger(recovery.queues)}
+    for queue in recovery.queues if gone else ():  # the log may have messages without an entry
         if (queue.topic, queue.queue_id) in gone:
             doubtful = min(doubtful, max(queue.last_physical_offset, log.min_offset))
     # Once the log's last message has an entry, a broker that starts cuts a queue at an entry that leads
     # behind the log (ConsumeQueue.truncateDirtyLogicFiles).
-    if any(_leads_behind(queue, end.offset) for queue in survey.queues if survey.known < end.offset):
+    if recovery.queued_stop < end.offset and any(_leads_behind(each, end.offset) for each in recovery.queues):
         doubtful = log.min_offset
     if doubtful < end.offset:
         found = LogComparison(
             opened=opened, source=opened, log=log, start=doubtful, stop=end.offset, settings=held.settings,
-            options=held.compared(index=False), begins=survey.begins,
-            filing=survey.filing,
+            options=held.compared(index=False), begins=recovery.begins,
+            filing=recovery.filing,
         )  # fmt: skip
         found.run()
-        survey.compared = found.compared
-    cut_behind_end(survey, held.files)
+        recovery.compared = found.compared
+    cut_behind_end(recovery, held.files)
     last = end.last_unit_offset
     return WriterEnd(end.offset, log.store_timestamp_at(last), last, doubtful=doubtful)
 

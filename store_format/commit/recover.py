@@ -21,7 +21,7 @@ from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.repair import (
-    RecoverySurvey,
+    Recovery,
     carry_out,
     end_rebuild,
     find_end,
@@ -85,25 +85,25 @@ class RecoverPlan:
     opened: Opened
     options: RecoverOptions
     broker_name: str
-    _survey: RecoverySurvey | None = field(default=None)
+    _recovery: Recovery | None = field(default=None)
     _seen: object = field(default=None)
 
     def table(self) -> pa.Table:
         """Returns one row for each change, with `RECOVER_COLUMNS`. Reads the whole log, changes nothing."""
-        if self._survey is None:
+        if self._recovery is None:
             self._refuse_running()
             self._seen = _identity_of_files(self.opened, self.options)
             into = self.options.into
             self._commit_row()  # raises as `apply` does, before the log is read
             options = with_noted_sizes(self.opened, self.options)
-            survey = (
+            recovery = (
                 find_end(self.opened, _open_store_log(self.opened, self.options), options)
                 if into is None
-                else _survey_of_copy(self.opened, Opened(into), options)
+                else _recovery_of_copy(self.opened, Opened(into), options)
             )
-            survey.compare()
-            self._survey = survey
-        return self._table(self._survey)
+            recovery.compare()
+            self._recovery = recovery
+        return self._table(self._recovery)
 
     def apply(self) -> pa.Table:
         """Recovers the store and returns the `table` of the changes.
@@ -121,9 +121,9 @@ class RecoverPlan:
             lock.refuse_other_openers()
             self._refuse_change("since the recovery was planned; plan it again")
             before = self._commit_row()
-            survey = _carry_out_recovery(self.opened, self.options)
+            recovery = _carry_out_recovery(self.opened, self.options)
             lock.refuse_other_openers()
-        return self._table(survey, before)
+        return self._table(recovery, before)
 
     def _apply_into(self, target: str) -> pa.Table:
         """Recovers the copy; the store itself is only read. A new copy that fails is removed."""
@@ -131,26 +131,26 @@ class RecoverPlan:
         self._refuse_change("since the recovery was planned; plan it again")
         self._seen = _identity_of_files(self.opened, self.options)
         refuse_target(self.opened.path, target)
-        survey = _survey_of_copy(self.opened, Opened(target), self.options)
-        if survey.refused is not None:
-            raise survey.refused
-        is_known = self.options.queue_file_size(self.opened, survey.log) is not None
+        recovery = _recovery_of_copy(self.opened, Opened(target), self.options)
+        if recovery.refused is not None:
+            raise recovery.refused
+        is_known = self.options.queue_file_size(self.opened, recovery.log) is not None
         if not is_known or self.options.delay_levels_ms is None:
-            survey.compare()  # raises before anything is copied
-            survey = _survey_of_copy(self.opened, Opened(target), self.options)
+            recovery.compare()  # raises before anything is copied
+            recovery = _recovery_of_copy(self.opened, Opened(target), self.options)
         is_new = not files_at(target).names(target, missing_ok=True)
         files = FileWrites(sync=True)
         try:
             files.make_directories(paths.parent(target), paths.base_name(target))
             with StoreLock(target, timeout=self.options.lock_timeout):
-                survey = _carry_out_into(survey)
+                recovery = _carry_out_into(recovery)
             self._refuse_running()
             self._refuse_change("while it was copied; stop what writes to the store, and repeat")
         except Exception:
             if is_new:
                 files.remove_tree(target)
             raise
-        return self._table(survey)
+        return self._table(recovery)
 
     def _refuse_running(self) -> None:
         if StoreState.of(self.opened) is StoreState.LIVE:
@@ -180,9 +180,9 @@ class RecoverPlan:
         reason = f"a commit of rmqlog was interrupted; {what}"
         return [(self.broker_name, "commit", None, None, action, None, None, 0, reason)]
 
-    def _table(self, survey: RecoverySurvey, before: list[_Row] | None = None) -> pa.Table:
+    def _table(self, recovery: Recovery, before: list[_Row] | None = None) -> pa.Table:
         rows = self._commit_row() if before is None else before
-        rows += [(self.broker_name, *row) for row in _plan_rows(survey)]
+        rows += [(self.broker_name, *row) for row in _plan_rows(recovery)]
         return pa.Table.from_batches([batch_of(RECOVER_COLUMNS, rows)])
 
 
@@ -276,7 +276,7 @@ def _open_store_log(opened: Opened, options: RecoverOptions) -> CommitLog:
     return replace(log, whole_size=StoreSettings.size_of_cut_file(opened, log, options.settings))
 
 
-def _carry_out_recovery(opened: Opened, options: RecoverOptions) -> RecoverySurvey:
+def _carry_out_recovery(opened: Opened, options: RecoverOptions) -> Recovery:
     """Recovers the store, whose lock the caller holds. Raises what `find_end` has as `refused`."""
     files = FileWrites(sync=True)
     files.make_directories(opened.path, OWN_DIRECTORY)
@@ -284,38 +284,38 @@ def _carry_out_recovery(opened: Opened, options: RecoverOptions) -> RecoverySurv
     is_part = not (options.queues and options.index and options.topics is None)
     if Journal.read(opened) is not None or (is_part and Abort.read_mark(opened) == ""):
         open_store(opened.path, _commit_options(options), files, way_out=RECOVER_IGNORING)
-    survey = find_end(opened, _open_store_log(opened, options), options)
-    if survey.refused is not None:
-        raise survey.refused
-    survey = carry_out(survey, files)
-    _finish(survey, files)
-    return survey
+    recovery = find_end(opened, _open_store_log(opened, options), options)
+    if recovery.refused is not None:
+        raise recovery.refused
+    recovery = carry_out(recovery, files)
+    _finish(recovery, files)
+    return recovery
 
 
-def _carry_out_into(survey: RecoverySurvey) -> RecoverySurvey:
-    """Makes the copy that `_survey_of_copy` describes, whose lock the caller holds, and recovers it."""
+def _carry_out_into(recovery: Recovery) -> Recovery:
+    """Makes the copy that `_recovery_of_copy` describes, whose lock the caller holds, and recovers it."""
     files = FileWrites(sync=True)
-    source, target = survey.source, survey.opened
-    copy_store(source.path, survey.log, target.path, files)
-    mine = replace(survey.options, log_directories=(), into=None)
-    # The end stays that of the survey: bytes behind it may look like a message in a file of full length.
-    survey.whole_in, survey.log = survey.log, _open_store_log(target, mine)
-    if survey.holes:
-        fill_holes(survey.log, f"{target.path}/commitlog", Ledger.read(source), survey.holes, files)
+    source, target = recovery.source, recovery.opened
+    copy_store(source.path, recovery.log, target.path, files)
+    mine = replace(recovery.options, log_directories=(), into=None)
+    # The end stays: bytes behind it may look like a message in a file of full length.
+    recovery.whole_in, recovery.log = recovery.log, _open_store_log(target, mine)
+    if recovery.holes:
+        fill_holes(recovery.log, f"{target.path}/commitlog", Ledger.read(source), recovery.holes, files)
         mine = replace(mine, cut_after_damage=True)  # What can be read lies before the end now.
-    survey.options = mine
-    survey = carry_out(survey, files)
-    _finish(survey, files)
+    recovery.options = mine
+    recovery = carry_out(recovery, files)
+    _finish(recovery, files)
     open_store(target.path, _commit_options(mine), files)
     end_copy(target.path, files)
-    return survey
+    return recovery
 
 
-def _finish(survey: RecoverySurvey, files: FileWrites) -> None:
-    opened, options = survey.opened, _commit_options(survey.options)
-    if survey.index_problem:  # no index file shows its sizes, and none is changed
-        options = replace(options, settings=survey.settings)
-    if survey.is_crashed:
+def _finish(recovery: Recovery, files: FileWrites) -> None:
+    opened, options = recovery.opened, _commit_options(recovery.options)
+    if recovery.index_problem:  # no index file shows its sizes, and none is changed
+        options = replace(options, settings=recovery.settings)
+    if recovery.is_crashed:
         # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
         Abort.write_mark(opened, "recovered", files)
         end_rebuild(opened)
@@ -325,7 +325,7 @@ def _finish(survey: RecoverySurvey, files: FileWrites) -> None:
     files.remove(sizes_path(opened))
 
 
-def _survey_of_copy(source: Opened, target: Opened, options: RecoverOptions) -> RecoverySurvey:
+def _recovery_of_copy(source: Opened, target: Opened, options: RecoverOptions) -> Recovery:
     """What a copy would get: the parts, the holes in the log that would be filled, the log's end."""
     log = _open_store_log(source, options)
     journal = Journal.read(source)
@@ -334,19 +334,21 @@ def _survey_of_copy(source: Opened, target: Opened, options: RecoverOptions) -> 
             f"{source}: a commit of rmqlog was interrupted, and only this store can complete it. Copy the "
             "whole directory (cp -a --sparse=always) and recover the copy"
         )
-    survey = find_end(target, log, options, source)
-    survey.copied = copy_parts(source, log)
+    recovery = find_end(target, log, options, source)
+    recovery.copied = copy_parts(source, log)
     if options.salvage:
-        readable = ReadableEnd.find(source, log, survey.end)
-        survey.holes = find_holes(log, survey.stop, readable, Contradictions(source, log), survey.queues)
-        survey.remains = readable
-        survey.end_at(end_of_salvaged(log, survey.end, readable, survey.holes))
+        readable = ReadableEnd.find(source, log, recovery.end)
+        recovery.holes = find_holes(
+            log, recovery.stop, readable, Contradictions(source, log), recovery.queues
+        )
+        recovery.remains = readable
+        recovery.end_at(end_of_salvaged(log, recovery.end, readable, recovery.holes))
     else:
-        survey.holes = short_tails(log, survey.stop)
-    holes = [(hole.start, hole.stop) for hole in survey.holes]
-    survey.begins = QueueProofs.begun_again(log, survey.queues, holes, is_copied=True)
-    check_holes(log, Ledger.read(source), survey.holes)
-    return survey
+        recovery.holes = short_tails(log, recovery.stop)
+    holes = [(hole.start, hole.stop) for hole in recovery.holes]
+    recovery.begins = QueueProofs.begun_again(log, recovery.queues, holes, is_copied=True)
+    check_holes(log, Ledger.read(source), recovery.holes)
+    return recovery
 
 
 def _commit_options(options: RecoverOptions) -> CommitOptions:
@@ -364,95 +366,95 @@ def _commit_options(options: RecoverOptions) -> CommitOptions:
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
-def _plan_rows(survey: RecoverySurvey) -> Iterator[_Row]:
-    yield from _log_rows(survey)
-    for change in survey.changes:
+def _plan_rows(recovery: Recovery) -> Iterator[_Row]:
+    yield from _log_rows(recovery)
+    for change in recovery.changes:
         part = FOLDERS["batch" if change.is_batch else "simple"]
         yield (
             part, *change.queue, change.action, change.first, change.entries, change.by_broker, change.reason
         )  # fmt: skip
     yield from (
         ("consumequeue", *key, "create", end, 0, 0, f"no file, and {evidence}")
-        for key, (end, evidence) in survey.past.items()
+        for key, (end, evidence) in recovery.past.items()
     )
     yield from (
-        ("consumequeue", *left.queue, "left", None, left.entries, None, left.reason) for left in survey.left
+        ("consumequeue", *left.queue, "left", None, left.entries, None, left.reason) for left in recovery.left
     )
-    if survey.misplaced:
+    if recovery.misplaced:
         reason = "messages with a queue id or queue offset that no queue can have, or far from all others"
-        yield "consumequeue", None, None, "left", None, survey.misplaced, None, reason
-    for each in survey.levels:
+        yield "consumequeue", None, None, "left", None, recovery.misplaced, None, reason
+    for each in recovery.levels:
         reason = "delayOffset.json is ahead of the queue's end: new delayed messages would be skipped"
         lost = each.offset - each.end
         yield "delayOffset", SCHEDULE_TOPIC, each.level - 1, "lower", each.end, lost, None, reason
-    for place, error in survey.broken.items():
+    for place, error in recovery.broken.items():
         name = paths.base_name(place)
         reason = f"the file cannot be read ({error}): it is kept as {name}.broken"
         yield "config", None, None, "aside", error.position, None, None, reason
-    for topic, number in sorted(survey.topics.items()):
+    for topic, number in sorted(recovery.topics.items()):
         reason = (
             f"topics.json lacks the topic: it gets {number} queue{'s' * (number != 1)} again, as its files "
             "or messages show"
         )
         yield "topics", topic, None, "create", None, None, None, reason
-    yield from _index_rows(survey)
+    yield from _index_rows(recovery)
 
 
-def _log_rows(survey: RecoverySurvey) -> Iterator[_Row]:
-    end = survey.end
-    how = "abnormal recovery (abort exists)" if survey.is_crashed else "normal recovery"
+def _log_rows(recovery: Recovery) -> Iterator[_Row]:
+    end = recovery.end
+    how = "abnormal recovery (abort exists)" if recovery.is_crashed else "normal recovery"
     why = f": expected {end.end.expected}, found {end.end.found}" if end.end.expected else ""
     reason = f"{how} from {end.start}; the log ends there ({end.end.kind}{why})"
-    yield "commitlog", None, None, "end", end.offset, survey.units or None, None, reason
-    if count := max(survey.lost.count, int(survey.is_torn)):
-        queues = first_names(f"{shown(topic)}-{number}" for topic, number, _, _ in survey.lost.messages)
+    yield "commitlog", None, None, "end", end.offset, recovery.units or None, None, reason
+    if count := max(recovery.lost.count, int(recovery.is_torn)):
+        queues = first_names(f"{shown(topic)}-{number}" for topic, number, _, _ in recovery.lost.messages)
         reason = f"messages that nobody can read, of {queues or 'the torn end of the log'}"
         yield "commitlog", None, None, "lost", None, count, None, reason
-    if survey.refused is not None:
-        yield "commitlog", None, None, "refused", end.offset, None, None, str(survey.refused)
-    for part in survey.copied:
+    if recovery.refused is not None:
+        yield "commitlog", None, None, "refused", end.offset, None, None, str(recovery.refused)
+    for part in recovery.copied:
         left_out = f"; {NOT_COPIED}" if part.name == "commitlog" else ""
         reason = f"{part.files} files, {part.size} bytes (holes included) are copied{left_out}"
         yield part.name, None, None, "copy", None, part.files, None, reason
-    if survey.filled:
-        size = sum(hole.stop - hole.start for hole in survey.filled)
+    if recovery.filled:
+        size = sum(hole.stop - hole.start for hole in recovery.filled)
         reason = f"{size} bytes that are no message become fillers: the messages behind them stay"
-        yield "commitlog", None, None, "salvage", survey.filled[0].start, len(survey.filled), None, reason
-    if records := [hole for hole in survey.holes if hole.record]:
+        yield "commitlog", None, None, "salvage", recovery.filled[0].start, len(recovery.filled), None, reason
+    if records := [hole for hole in recovery.holes if hole.record]:
         reason = (
             "messages with a wrong size, magic code, physical offset, queue id or queue offset get the "
             "numbers that their queue entries show"
         )
         yield "commitlog", None, None, "restore", records[0].start, len(records), None, reason
-    if survey.remains is not None and survey.remains.remains_of:
-        count, names = survey.remains.remains_of.total(), survey.remains.remains_text
+    if recovery.remains is not None and recovery.remains.remains_of:
+        count, names = recovery.remains.remains_of.total(), recovery.remains.remains_text
         reason = (
             f"whole messages behind damage ({names}) are left out as remains of an earlier recovery: they "
             "are older than the last one before the damage, or repeat queue offsets"
         )
-        yield "commitlog", None, None, "drop", survey.remains.hidden[0][0], count, None, reason
-    if survey.damage:
-        first, size = survey.damage[0], sum(each.stop - each.start for each in survey.damage)
+        yield "commitlog", None, None, "drop", recovery.remains.hidden[0][0], count, None, reason
+    if recovery.damage:
+        first, size = recovery.damage[0], sum(each.stop - each.start for each in recovery.damage)
         reason = f"{size} damaged bytes, the first at {first.file.path} byte {first.start}: "
         reason += f"expected {first.expected}, found {first.found}"
-        yield "commitlog", None, None, "keep", None, len(survey.damage), None, reason
-    if survey.unopened:
+        yield "commitlog", None, None, "keep", None, len(recovery.damage), None, reason
+    if recovery.unopened:
         reason = "messages that no client decodes: the body is not what the sysFlag says, or a port is wrong"
-        yield "commitlog", None, None, "left", None, survey.unopened, None, reason
-    for short in survey.short:
-        size = survey.log.file_size
+        yield "commitlog", None, None, "left", None, recovery.unopened, None, reason
+    for short in recovery.short:
+        size = recovery.log.file_size
         reason = f"{short.path} has {short.size} bytes: a broker starts with files of {size} bytes only"
         yield "commitlog", None, None, "extend", short.stop, None, None, reason
-    for queue, unit in survey.ahead:
+    for queue, unit in recovery.ahead:
         cut = queue.unit_stop - unit
         reason = f"entries point to {end.offset} or behind, where the log has no message"
         yield FOLDERS[queue.kind], queue.topic, queue.queue_id, "cut", unit, cut, cut, reason
 
 
-def _index_rows(survey: RecoverySurvey) -> Iterator[_Row]:
-    if survey.index_problem:
-        yield "index", None, None, "left", None, None, None, survey.index_problem
-    check = survey.index
+def _index_rows(recovery: Recovery) -> Iterator[_Row]:
+    if recovery.index_problem:
+        yield "index", None, None, "left", None, None, None, recovery.index_problem
+    check = recovery.index
     if check is None or check.bad_from is None:
         return
     kept = check.kept()

@@ -112,13 +112,14 @@ def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStore
     return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")
 
 
-def end_of_clean_log(log: CommitLog, ledger: Ledger, known: int) -> LogEnd:
-    """The end of a log without a crash, found by a scan from the last commit, else from `known`: the end of
-    the messages that the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without queues.
+def end_of_clean_log(log: CommitLog, ledger: Ledger, queued_stop: int) -> LogEnd:
+    """The end of a log without a crash, found by a scan from the last commit, else from `queued_stop`: the
+    end of the messages that the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without
+    queues.
     """
     ours = last_commit(log, ledger)
     if ours is None:
-        return LogEnd.after_stop(log, known)
+        return LogEnd.after_stop(log, queued_stop)
     end = LogEnd.scan(log, ours.stop, ours.stop)
     return replace(end, last_unit_offset=ours.last_offset) if end.last_unit_offset < 0 else end
 
@@ -169,22 +170,22 @@ class LoweredLevel(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class RecoverySurvey(LogComparison):
+class Recovery(LogComparison):
     """A store's whole log by a broker's rules, and what a recovery changes.
 
-    `refused` says why the store cannot be recovered as it is. `known` is the end of the messages in `queues`,
-    the queues of `source`, -1 without any. `ahead` are those with entries that point behind the log's end,
-    each with the number of the first unit that is cut. An interrupted commit has `staged` all messages behind
-    a physical offset, up to a time (ms): it writes them again. `topics` are those that topics.json has lost,
-    with their numbers of queues. A salvage leaves out the `remains`. `lost` are the messages of the compared
-    queues that nobody can read, as `verify` counts them. Of a log whose end is certain, entries behind it
-    are stale (`has_stale`).
+    `refused` says why the store cannot be recovered as it is. `queued_stop` is the end of the messages in
+    `queues`, the queues of `source`, -1 without any. `ahead` are those with entries that point behind the
+    log's end, each with the number of the first unit that is cut. An interrupted commit has `staged` all
+    messages behind a physical offset, up to a time (ms): it writes them again. `topics` are those that
+    topics.json has lost, with their numbers of queues. A salvage leaves out the `remains`. `lost` are the
+    messages of the compared queues that nobody can read, as `verify` counts them. Of a log whose end is
+    certain, entries behind it are stale (`has_stale`).
     `whole_in` is the log that shows which messages are whole, if `log` is that of a copy, whose short files
     got their full length.
     """
 
     end: LogEnd
-    known: int
+    queued_stop: int
     queues: list[QueueBounds]
     refused: StoreError | None = None
     staged: tuple[int, int] | None = None
@@ -242,7 +243,7 @@ class RecoverySurvey(LogComparison):
         ranges = [*((each.start, each.stop) for each in self.filled), *(each.range for each in self.damage)]
         unnamed = [(*key, *each) for key, queue in self.compared.items() for each in queue.unnamed]
         proofs = QueueProofs(self.source, log)
-        self.has_stale = not self.is_crashed and proofs.has_stale(self.known)
+        self.has_stale = not self.is_crashed and proofs.has_stale(self.queued_stop)
         ranges += [] if self.has_stale else [(self.end.offset, OFFSET_MAX)]
         gone = [*proofs.pointing_to(self.queues, ranges), *proofs.gone_by_ledger(self.queues)]
         places = [
@@ -278,7 +279,7 @@ def find_end(
     source: Opened | None = None,
     *,
     staged: tuple[int, int] | None = None,
-) -> RecoverySurvey:
+) -> Recovery:
     """The end of the log by the broker's rules, and what a recovery would cut off. Changes nothing.
 
     `source` is the store of which `opened` is a copy without queues; the copy need not exist yet.
@@ -291,22 +292,23 @@ def find_end(
     state = StoreState.CRASHED if is_crashed else StoreState.CLEAN
     proofs = QueueProofs(opened, log)
     queues = proofs.queues(lambda _: None)  # the comparison reports others
-    known = max(
+    queued_stop = max(
         (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
         default=-1,
     )
     if is_crashed:
         end = LogEnd.after_crash(log, read_checkpoint(f"{opened.path}/checkpoint") or Checkpoint())
     else:
-        end = end_of_clean_log(log, Ledger.read(opened), known)
+        end = end_of_clean_log(log, Ledger.read(opened), queued_stop)
     filing = proofs.filing(state, end.start)
-    survey = RecoverySurvey(
+    recovery = Recovery(
         opened=target, source=opened, log=log, start=log.min_offset, stop=end.offset, settings=settings,
-        options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
+        options=options, is_crashed=is_crashed, staged=staged, end=end,
+        queued_stop=queued_stop, queues=queues,
         broker_start=max(filing.start, end.start),
         begins=proofs.begun_again(log, queues), filing=filing,
     )  # fmt: skip
-    survey.end_at(end)
+    recovery.end_at(end)
     try:
         if not (options.cut_after_damage or options.salvage):
             error = proofs.lost_last_files(end, queues, is_crashed=is_crashed)
@@ -322,8 +324,8 @@ def find_end(
                 )
                 raise CorruptStoreError(end.end.path, end.end.position, end.end.expected, found)
     except StoreError as refused:
-        survey.refused = refused
-    return survey
+        recovery.refused = refused
+    return recovery
 
 
 # ---- compared, and written beside the store ----------------------------------------------------------------
@@ -360,10 +362,10 @@ class Built:
             lost = GivenUp((*unnamed, *self._before_first()))
             lost.add_to(found.opened, files)
             if lost.messages:
-                told = (
+                text = (
                     "%s: %s between others, of which neither the commitlog nor a queue shows more, given up"
                 )
-                _log.warning(told, found.opened.path, lost)
+                _log.warning(text, found.opened.path, lost)
         try:
             self.queues.apply(found.opened, found.changes, found.compared, log_range, files)
             for key, (end, _) in found.past.items():
@@ -450,54 +452,54 @@ def repair(held: LockedStore, *, mended: int | None = None, staged: tuple[int, i
     missing queue and index entries, however many files that takes: a 5.4 broker scans the last 10 files only.
     Raises, before any change, what `LogComparison.run` raises, and the `refused` of `find_end`.
     """
-    survey = find_end(held.opened, held.log, held.compared(index=True), staged=staged)
-    if survey.refused is not None:
-        raise survey.refused
+    recovery = find_end(held.opened, held.log, held.compared(index=True), staged=staged)
+    if recovery.refused is not None:
+        raise recovery.refused
     _log.warning(
         "%s: a broker crashed on this store; its commitlog ends at %d, completing queue and index entries "
         "from %d on",
         held.opened.path,
-        survey.stop,
-        survey.end.scan_start,
+        recovery.stop,
+        recovery.end.scan_start,
     )
-    survey.written, survey.mended = (), mended
-    if survey.known >= 0 and not is_rebuild_begun(held.opened):
-        survey.start = max(survey.start, survey.end.scan_start)
-    carry_out(survey, held.files)
+    recovery.written, recovery.mended = (), mended
+    if recovery.queued_stop >= 0 and not is_rebuild_begun(held.opened):
+        recovery.start = max(recovery.start, recovery.end.scan_start)
+    carry_out(recovery, held.files)
     end_rebuild(held.opened)
-    return survey.end
+    return recovery.end
 
 
-def carry_out(survey: RecoverySurvey, files: FileWrites) -> RecoverySurvey:
-    """Makes the changes that a recovery needs. Returns the survey with what was compared."""
-    built = compare_aside(survey)
-    assert isinstance(built.found, RecoverySurvey)
-    survey, opened = built.found, survey.opened
-    survey.find_files()
-    _note_sizes(survey, files)
-    _keep_aside(survey, files)
-    write_topics(opened, survey.topics, survey.options.clock(), files)
+def carry_out(recovery: Recovery, files: FileWrites) -> Recovery:
+    """Makes the changes that a recovery needs. Returns it with what was compared."""
+    built = compare_aside(recovery)
+    assert isinstance(built.found, Recovery)
+    recovery, opened = built.found, recovery.opened
+    recovery.find_files()
+    _note_sizes(recovery, files)
+    _keep_aside(recovery, files)
+    write_topics(opened, recovery.topics, recovery.options.clock(), files)
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
-    if survey.levels:
-        levels = {each.level: each.end for each in survey.levels}
-        write_delay_offsets(opened, levels, timestamp=survey.options.clock(), files=files)
-    cut_behind_end(survey, files)
+    if recovery.levels:
+        levels = {each.level: each.end for each in recovery.levels}
+        write_delay_offsets(opened, levels, timestamp=recovery.options.clock(), files=files)
+    cut_behind_end(recovery, files)
     built.apply(files)
-    return survey
+    return recovery
 
 
-def _keep_aside(survey: RecoverySurvey, files: FileWrites) -> None:
+def _keep_aside(recovery: Recovery, files: FileWrites) -> None:
     """Renames the configuration files that no broker loads; a `.bak` that can be read takes their place."""
-    for broken in survey.broken:
-        path = survey.opened.path + broken.removeprefix(survey.source.path)
+    for broken in recovery.broken:
+        path = recovery.opened.path + broken.removeprefix(recovery.source.path)
         names = (f"{path}.broken{number or ''}" for number in itertools.count())
         files.rename(path, next(name for name in names if not files_at(name).exists(name)))
         backup = files_at(path).read(f"{path}.bak")
-        if backup and f"{broken}.bak" not in survey.broken:
+        if backup and f"{broken}.bak" not in recovery.broken:
             files.replace(path, backup)
 
 
-def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
+def cut_behind_end(recovery: Recovery, files: FileWrites) -> None:
     """Removes what points behind the log's end, then clears the log there.
 
     Messages that are lost, as queue entries or the ledger prove, are noted before as given up. The log may
@@ -505,56 +507,55 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     the process dies before the log is cleared, the remaining entries show the next writer that it has to
     continue.
     """
-    opened, log, end = survey.opened, survey.log, survey.end
-    limit = OFFSET_MAX if survey.staged is None else max(survey.staged[0], end.offset)
+    opened, log, end = recovery.opened, recovery.log, recovery.end
+    limit = OFFSET_MAX if recovery.staged is None else max(recovery.staged[0], end.offset)
     proofs = QueueProofs(opened, log)
-    gone = proofs.pointing_to(survey.queues, [(end.offset, limit)]) if end.offset < limit else []
-    is_cut = survey.options.cut_after_damage and not survey.options.salvage
-    is_lost = is_cut or not survey.has_stale
-    lost = [
-        each for each in gone if is_lost and (is_cut or not _is_whole(survey.whole_in or log, each.physical))
-    ]
-    holes = [(hole.start, hole.stop) for hole in survey.filled]
-    fillers = tuple(holes) if opened != survey.source else ()
-    lost += [*proofs.pointing_to(survey.queues, holes), *proofs.gone_by_ledger(survey.queues)]
+    gone = proofs.pointing_to(recovery.queues, [(end.offset, limit)]) if end.offset < limit else []
+    is_cut = recovery.options.cut_after_damage and not recovery.options.salvage
+    is_lost, whole_in = is_cut or not recovery.has_stale, recovery.whole_in or log
+    lost = [each for each in gone if is_lost and (is_cut or not _is_whole(whole_in, each.physical))]
+    holes = [(hole.start, hole.stop) for hole in recovery.filled]
+    fillers = tuple(holes) if opened != recovery.source else ()
+    lost += [*proofs.pointing_to(recovery.queues, holes), *proofs.gone_by_ledger(recovery.queues)]
     noted, begins = [], []
     for each in lost:
-        places = each.without_whole(survey.compared.get(each.key))
+        places = each.without_whole(recovery.compared.get(each.key))
         noted += [(*each.key, *place) for place in places]
         if places and not places[0][0] and each.physical >= 0:
             begins.append((*each.key, min(each.physical, end.offset)))  # behind the end it may lead anywhere
     GivenUp(tuple(noted), fillers, tuple(begins)).add_to(opened, files)
     before = Ledger.read(opened)
     ledger = before.with_given_up(
-        lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)
+        lambda last: last >= recovery.stop or any(start <= last < stop for start, stop in holes)
     )
     if ledger != before:
         ledger.write(opened, files)
-    if opened != survey.source or survey.stop == log.min_offset:  # an empty log looks like one that was lost
+    # an empty log looks like one that was lost
+    if opened != recovery.source or recovery.stop == log.min_offset:
         lower_checkpoint(opened, log, end)
-    if opened != survey.source:
+    if opened != recovery.source:
         pass  # it has no queue yet, or those of a recovery that was broken off
-    elif survey.is_crashed:
+    elif recovery.is_crashed:
         for queue in list_queues(opened, lambda _: True):
             with suppress(StoreError):  # a queue that is left as it is
                 cut_queue(queue.directory, queue.kind, end.offset, files)
-    elif survey.ahead:
+    elif recovery.ahead:
         first = min(gone, key=lambda each: each.physical, default=None)
         name = "" if first is None else f"{shown(first.topic)}-{first.queue_id} offset {first.first}"
         _cut_queues(
-            survey, name, -1 if first is None else first.physical, sum(each.count for each in gone), files
+            recovery, name, -1 if first is None else first.physical, sum(each.count for each in gone), files
         )
     directories = sorted({file.path.rpartition("/")[0] for file in log.files})
-    log_files = LogFiles(log, directories, survey.settings.mapped_file_size_commit_log, files)
+    log_files = LogFiles(log, directories, recovery.settings.mapped_file_size_commit_log, files)
     # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles). A commit that
     # is completed goes on at the end: no byte of an old BLANK may remain behind its messages. Else a BLANK at
     # the log's end stays: if the messages behind it are found again, it leads to them.
-    keeps_blank = survey.staged is None and end.end.kind is EndKind.BLANK
+    keeps_blank = recovery.staged is None and end.end.kind is EndKind.BLANK
     log_files.clear_behind(
-        log.stop if keeps_blank else end.offset, keep=end.offset + 1 if survey.is_crashed else -1
+        log.stop if keeps_blank else end.offset, keep=end.offset + 1 if recovery.is_crashed else -1
     )
     # Only now: in a file of full length a message that was cut off could look whole.
-    for short in survey.short:
+    for short in recovery.short:
         with files.open_full(short.path, log.file_size, extend=True)[0] as file:
             files.sync(file)
 
@@ -563,21 +564,23 @@ def _is_whole(log: CommitLog, physical: int) -> bool:
     return next(iter(log.walk(physical, physical + 1, verify_crc=True)), None) is not None
 
 
-def _cut_queues(survey: RecoverySurvey, name: str, place: int, count: int, files: FileWrites) -> None:
+def _cut_queues(recovery: Recovery, name: str, place: int, count: int, files: FileWrites) -> None:
     """Removes the queue entries behind the end of a log without a crash, and those of the index. They lead to
     `count` messages, the first at the physical offset `place`.
     """
-    opened, log, end = survey.opened, survey.log, survey.end
+    opened, log, end = recovery.opened, recovery.log, recovery.end
     _log.warning(
         "%s: the commitlog ends at %d: %s. Consume queues point to messages behind this end, the first at "
         "%s, physical offset %d (entries: %d, queues: %d). These messages cannot be read; the entries are "
         "removed, as a broker that starts does",
-        opened.path, end.offset, end_reason(end), name, place, count, len(survey.ahead),
+        opened.path, end.offset, end_reason(end), name, place, count, len(recovery.ahead),
     )  # fmt: skip
     lower_checkpoint(opened, log, end)
-    if survey.options.index and not survey.index_problem:
-        cut_index(f"{opened.path}/index", end.offset, log.store_timestamp_at, survey.settings.geometry, files)
-    for queue, _ in survey.ahead:
+    if recovery.options.index and not recovery.index_problem:
+        cut_index(
+            f"{opened.path}/index", end.offset, log.store_timestamp_at, recovery.settings.geometry, files
+        )
+    for queue, _ in recovery.ahead:
         cut_queue(queue.directory, queue.kind, end.offset, files)
 
 
@@ -625,12 +628,12 @@ def sizes_path(opened: Opened) -> str:
     return opened.own("recover.json")
 
 
-def _note_sizes(survey: RecoverySurvey, files: FileWrites) -> None:
+def _note_sizes(recovery: Recovery, files: FileWrites) -> None:
     """Notes the sizes of files: after a crash in between, no file of the store may show them any more."""
-    if survey.index is not None and (survey.changes or survey.index.bad_from is not None):
-        batch = survey.options.batch_file_size(survey.source)
-        value = asdict(survey.settings) | {"batch": batch}
-        files.replace(sizes_path(survey.opened), json.dumps(value).encode())
+    if recovery.index is not None and (recovery.changes or recovery.index.bad_from is not None):
+        batch = recovery.options.batch_file_size(recovery.source)
+        value = asdict(recovery.settings) | {"batch": batch}
+        files.replace(sizes_path(recovery.opened), json.dumps(value).encode())
 
 
 def with_noted_sizes(opened: Opened, options: RecoverOptions) -> RecoverOptions:

@@ -279,10 +279,10 @@ class LogEntries:
         holes = zeros[self.are_holes(piece.queue, offsets[zeros])]
         name = f"{shown(piece.topic)}-{piece.queue_id}"
         if len(holes):
-            told = (
+            text = (
                 "%s: %d queue offsets, the first %d, have no entry and no message: a broker counted them. %s"
             )
-            _log.warning(told, name, len(holes), int(offsets[holes[0]]), "No message is lost")
+            _log.warning(text, name, len(holes), int(offsets[holes[0]]), "No message is lost")
         if len(holes) < len(wrong):
             _log.warning(
                 "%s: %d entries of the consume queue are zeros or lead to other messages, the first at "

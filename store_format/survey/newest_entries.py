@@ -323,8 +323,8 @@ def _with_tail(
         first = min(first, queue.max_offset)
         if first > queue.min_offset and _other_queue(queue, log, first - 1):
             queues[key] = queue._replace(min_offset=first)
-            told = "%s-%d: entries up to offset %d lead to messages of other queues, and are left out"
-            _log.warning(told, shown(key[0]), key[1], queues[key].min_offset - 1)
+            text = "%s-%d: entries up to offset %d lead to messages of other queues, and are left out"
+            _log.warning(text, shown(key[0]), key[1], queues[key].min_offset - 1)
     for key, found in made.items():
         if not chooses(key):
             continue
@@ -377,10 +377,10 @@ def _made_from_tail(
     found, damage = scan.entries_between(log, [(tail.start, tail.stop)], hidden=tail.hidden, filing=filing)
     damaged = merged_ranges(each.range for each in damage)
     if (size := sum(stop - start for start, stop in damaged)) > tail.damage_bytes:
-        told = (
+        text = (
             "commitlog %d to %d: %d bytes are damaged or missing; messages there have no consume queue entry"
         )
-        _log.warning(told, tail.start, tail.stop, size)
+        _log.warning(text, tail.start, tail.stop, size)
     return found
 
 

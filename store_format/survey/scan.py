@@ -394,8 +394,8 @@ def warn_of_far(key: QueueKey, count: int, first: int, said: set[object]) -> Non
     """Warns once for each queue, as `said` shows, of messages that are left out."""
     if (warn_of_far, key) not in said:
         said.add((warn_of_far, key))
-        told = "%s-%d: %d messages have queue offsets far behind all others, from %d on, and are left out"
-        _log.warning(told, shown(key[0]), key[1], count, first)
+        text = "%s-%d: %d messages have queue offsets far behind all others, from %d on, and are left out"
+        _log.warning(text, shown(key[0]), key[1], count, first)
 
 
 def _add(

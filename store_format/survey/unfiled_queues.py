@@ -136,8 +136,8 @@ class UnfiledQueues:
     def warn_of_none(self) -> None:
         """Warns once that the store has no consume queue files at all."""
         if not has_rocksdb_queues(self.opened):
-            told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
-            self.warn("none", told, self.opened.path, _advice(StoreState.of(self.opened)))
+            text = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
+            self.warn("none", text, self.opened.path, _advice(StoreState.of(self.opened)))
 
     def warn_of_hidden(self, found: Mapping[QueueKey, LogQueue]) -> None:
         """Warns once of queues with messages in the commitlog that no offset points to any more."""
@@ -148,11 +148,11 @@ class UnfiledQueues:
         }
         self._told |= hiding.keys()
         if hiding:
-            told = (
+            text = (
                 "%s: the offsets of %d queues restart at 0 (topics deleted and created again?): %s. "
                 "Their earlier messages are not read; the consume queues do not hold them either"
             )
-            _log.warning(told, self.opened.path, len(hiding), _queue_names(hiding))
+            _log.warning(text, self.opened.path, len(hiding), _queue_names(hiding))
 
     def _configured(self, taken: Snapshot, select: Callable[[str], bool]) -> list[QueueKey]:
         """The queues of the selected topics that topics.json names; those in the log if it is lost."""
@@ -216,13 +216,13 @@ class UnfiledQueues:
         elif not self._is_complete:
             missed = [key for key in undecided if key not in seen and not is_system_topic(key[0])]
             missed = [key for key in missed if not _has_files_now(self.opened, key)]
-            told = (
+            text = (
                 "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d "
                 "MiB of the commitlog were checked; they hold no message of these queues. `rmqlog verify` "
                 "checks the whole commitlog"
             )
             if missed:
-                _log.warning(told, self.opened.path, len(missed), _queue_names(missed), _WINDOW_SIZE >> 20)
+                _log.warning(text, self.opened.path, len(missed), _queue_names(missed), _WINDOW_SIZE >> 20)
         self._open |= {key: seen[key] for key in undecided if key in seen}
 
     def _settle(self, taken: Snapshot) -> None:
@@ -276,21 +276,21 @@ class UnfiledQueues:
     ) -> None:
         """Warns of queues that are lost now, and once of those that wait for a broker for too long."""
         if short:
-            told = (
+            text = (
                 "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. "
                 "These queues are read by a scan of the commitlog"
             )
-            _log.warning(told, self.opened.path, len(short), _queue_names(short))
-        told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. %s"
+            _log.warning(text, self.opened.path, len(short), _queue_names(short))
+        text = "%s: %d queues have messages in the commitlog and no consume queue files: %s. %s"
         if waiting and _is_overdue(taken.log, waiting.values()):
             why = "The running broker has not dispatched these messages yet; they are read once it has"
-            self.warn("waiting", told, self.opened.path, len(waiting), _queue_names(waiting), why)
+            self.warn("waiting", text, self.opened.path, len(waiting), _queue_names(waiting), why)
         if lost:
             rebuilt = (
                 _BY_RECOVERY if all(is_light_queue(topic) for topic, _ in lost) else _advice(taken.state)
             )
             how = f"These queues are read by a scan of the commitlog. {rebuilt}"
-            _log.warning(told, self.opened.path, len(lost), _queue_names(lost), how)
+            _log.warning(text, self.opened.path, len(lost), _queue_names(lost), how)
 
 
 def _is_misspelt(opened: Opened, log: CommitLog, queue: LogQueue) -> bool:
