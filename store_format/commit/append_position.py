@@ -167,8 +167,8 @@ def queue_append_positions(
     start, note = _doubtful_from(held, end, looked)
     met: Collection[QueueKey] = note.queues if note is not None else ()
     if start < end.offset:
-        bad = [queue for queue, each in looked.items() if each.has_bad]
-        met = complete_queues(held, end, start, {topic for topic, _ in queues}, note, bad)
+        wrong = [queue for queue, each in looked.items() if each.has_wrong]
+        met = complete_queues(held, end, start, {topic for topic, _ in queues}, note, wrong)
         looked = {queue: _look(held, end, *queue) for queue in queues}
     for each in looked.values():
         if each.error is not None:
@@ -230,15 +230,15 @@ def complete_known_queues(held: LockedStore) -> None:
 
 
 class _Looked(NamedTuple):
-    """A queue's `bounds`, None without files. `has_more`: bytes follow its end. `is_wrong`: it has entries
-    behind its end, or the last one leads to another message. `has_bad`: entries do not lead from message to
-    message. `error` is that of files that do not fit.
+    """A queue's `bounds`, None without files. `has_more`: bytes follow its end. `is_end_wrong`: it has
+    entries behind its end, or the last one leads to another message. `has_wrong`: entries do not lead from
+    message to message. `error` is that of files that do not fit.
     """
 
     bounds: QueueBounds | None
     has_more: bool = False
-    is_wrong: bool = False
-    has_bad: bool = False
+    is_end_wrong: bool = False
+    has_wrong: bool = False
     error: StoreError | None = None
 
 
@@ -261,7 +261,7 @@ def _look(held: LockedStore, end: WriterEnd, topic: str, queue_id: int) -> _Look
     bounds = queue.bounds or bounds
     has_more, has_entries = _behind(bounds, end.offset)
     first = max(bounds.unit_start, bounds.unit_stop - _NEWEST if ours == bounds.max_offset else 0)
-    return _Looked(bounds, has_more, is_wrong or has_entries, _has_bad_entries(bounds, first))
+    return _Looked(bounds, has_more, is_wrong or has_entries, _has_wrong_entries(bounds, first))
 
 
 def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
@@ -285,7 +285,7 @@ def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
     return has_more, False
 
 
-def _has_bad_entries(bounds: QueueBounds, first: int) -> bool:
+def _has_wrong_entries(bounds: QueueBounds, first: int) -> bool:
     """Whether the entries from unit `first` on do not lead from message to message, in the log's order."""
     last = 0
     with bounds.open() as files:
@@ -340,9 +340,13 @@ def _doubtful_from(
     if filed != end.last_offset and QueueProofs(held.opened, held.log).lacks_entry(end.last_offset, filed):
         starts.append(_message_from(held.log, max(end.offset - QueueProofs.TAIL_SIZE, first), end.offset))
     for queue, each in looked.items():
-        if each.has_bad:
+        if each.has_wrong:
             note = note or _read_note(held)
-        if each.error is not None or each.is_wrong or (each.has_bad and not (note and queue in note.odd)):
+        if (
+            each.error is not None
+            or each.is_end_wrong
+            or (each.has_wrong and not (note and queue in note.odd))
+        ):
             starts.append(first)
         elif each.bounds is not None:
             if each.bounds.may_lack_first_entries:
@@ -396,7 +400,7 @@ def complete_queues(
     start: int,
     written: Collection[str] = (),
     note: _Note | None = None,
-    bad: Collection[QueueKey] = (),
+    wrong: Collection[QueueKey] = (),
     *,
     index: bool = False,
     mended: int | None = None,
@@ -407,8 +411,8 @@ def complete_queues(
     Where all queues and the index are gone, the log is indexed too, as by a broker; and with `index`, where
     index files that reach to the physical offset `mended` are rebuilt. Raises `question` if the
     store does not show whether a topic that is `written` to was deleted, or has lost its queues. Always
-    synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk. Of the `bad`
-    queues, which have entries that contradict each other, the note has those that still do.
+    synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk. Of the
+    `wrong` queues, which have entries that contradict each other, the note has those that still do.
     """
     opened, files = held.opened, FileWrites(sync=True)
     is_all_gone = not StoredTopics(opened).has_queue_files and not any(
@@ -435,11 +439,11 @@ def complete_queues(
             shown(found.changes[0].queue[0]),
             found.changes[0].queue[1],
         )
-    if found.changes or (found.index is not None and found.index.bad_from is not None):
+    if found.changes or (found.index is not None and found.index.missing_from is not None):
         built.apply(files)
     met = frozenset(found.compared) | (note.queues if found.is_part and note is not None else frozenset())
     if not found.is_part or (note is not None and found.start <= note.stop):
-        odd = {queue for queue in bad if _look(held, end, *queue).has_bad}
+        odd = {queue for queue in wrong if _look(held, end, *queue).has_wrong}
         firsts = {} if note is None else dict(note.first_entries)
         for queue, each in found.compared.items():
             bounds = None

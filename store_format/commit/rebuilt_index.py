@@ -41,7 +41,7 @@ _ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
 
 @dataclass(slots=True)
 class IndexCheck:
-    """What the index lacks. `missing` counts entries; the first belongs to the message at `bad_from`.
+    """What the index lacks. `missing` counts entries; the first belongs to the message at `missing_from`.
 
     `files` are the index files in the broker's order. `problem` names the first file that cannot be used, and
     `end` is the physical offset of the last message with an entry in the files before, -1 without one.
@@ -51,7 +51,7 @@ class IndexCheck:
     geometry: IndexGeometry
     log_start: int
     log_stop: int
-    bad_from: int | None = None
+    missing_from: int | None = None
     missing: int = 0
     problem: str = ""
     end: int = -1
@@ -97,7 +97,7 @@ class IndexCheck:
         return not any(found.file is not None and found.file.stop > 1 for found in self.files)
 
     def _mark(self, offset: int) -> None:
-        self.bad_from = offset if self.bad_from is None else min(self.bad_from, offset)
+        self.missing_from = offset if self.missing_from is None else min(self.missing_from, offset)
 
     def add(self, batch: IndexBatch) -> None:
         """Compares the entries of the next messages of the log."""
@@ -117,7 +117,7 @@ class IndexCheck:
 
     def kept(self) -> int:
         """How many of the first files stay: full files in front of the first missing entry."""
-        if self.bad_from is None:
+        if self.missing_from is None:
             return len(self.files)
         for number, found in enumerate(self.files):
             header = found.header
@@ -125,7 +125,7 @@ class IndexCheck:
                 found.problem
                 or header is None
                 or header.index_count < self.geometry.index_num
-                or header.end_physical_offset >= self.bad_from
+                or header.end_physical_offset >= self.missing_from
             ):
                 return number
         return len(self.files)
@@ -267,7 +267,7 @@ def move_index(check: IndexCheck, aside: str, files: FileWrites) -> None:
     files.make_directories(check.directory.rpartition("/")[0], "index")
     for dropped in check.files[check.kept() :]:
         files.remove(dropped.path)
-    new = list_index_files(aside) if check.bad_from is not None else []
+    new = list_index_files(aside) if check.missing_from is not None else []
     for file in new:
         with files.open(file.path) as opened:
             files.sync(opened)

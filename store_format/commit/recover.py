@@ -455,13 +455,14 @@ def _index_rows(recovery: Recovery) -> Iterator[_Row]:
     if recovery.index_problem:
         yield "index", None, None, "left", None, None, None, recovery.index_problem
     check = recovery.index
-    if check is None or check.bad_from is None:
+    if check is None or check.missing_from is None:
         return
     kept = check.kept()
     reason = (
-        check.problem or f"{check.missing} entries are missing, the first of the message at {check.bad_from}"
+        check.problem
+        or f"{check.missing} entries are missing, the first of the message at {check.missing_from}"
     )
     yield (
-        "index", None, None, "rebuild", check.bad_from, check.missing, None,
+        "index", None, None, "rebuild", check.missing_from, check.missing, None,
         f"{reason}; {kept} of {len(check.files)} files stay, the others are written again",
     )  # fmt: skip

@@ -393,7 +393,7 @@ class Built:
 
     def _change_index(self, files: FileWrites) -> None:
         found, check = self.found, self.found.index
-        if check is None or check.bad_from is None:
+        if check is None or check.missing_from is None:
             return
         index = self.index
         if index is None:
@@ -630,7 +630,7 @@ def sizes_path(opened: Opened) -> str:
 
 def _note_sizes(recovery: Recovery, files: FileWrites) -> None:
     """Notes the sizes of files: after a crash in between, no file of the store may show them any more."""
-    if recovery.index is not None and (recovery.changes or recovery.index.bad_from is not None):
+    if recovery.index is not None and (recovery.changes or recovery.index.missing_from is not None):
         batch = recovery.options.batch_file_size(recovery.source)
         value = asdict(recovery.settings) | {"batch": batch}
         files.replace(sizes_path(recovery.opened), json.dumps(value).encode())

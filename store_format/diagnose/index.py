@@ -287,10 +287,10 @@ def add_messages(check: IndexCheck, refs: UnitRefs, *, tag_keys: bool) -> None:
     """Compares the next messages of the log. A broker before 5.4 that has written some of them indexes no
     tags, and nothing is missing then.
     """
-    before = check.missing, check.bad_from
+    before = check.missing, check.missing_from
     check.add(index_batch(refs, tag_keys=tag_keys))
     if tag_keys and check.missing > before[0]:
-        check.missing, check.bad_from = before
+        check.missing, check.missing_from = before
         check.add(index_batch(refs, tag_keys=False))
 
 
@@ -298,5 +298,5 @@ def report_missing_entries(findings: Findings, check: IndexCheck) -> None:
     """Reports the messages that the index lacks, unless its files are damaged, which is reported."""
     if check.missing and not any(problem.file.startswith(check.directory) for problem in findings.problems()):
         expected = "an index entry for each key of each message"
-        found = f"{check.missing} missing, the first of the message at commitlog {check.bad_from}"
+        found = f"{check.missing} missing, the first of the message at commitlog {check.missing_from}"
         findings.add("warning", check.directory, 0, expected, found, _MISSING_ADVICE)
