@@ -457,8 +457,8 @@ class ComparedQueue:
 
     def as_copied(self, placed: PlacedUnits) -> PlacedUnits:
         """The units, with those of the original that lead to other messages which claim their places, and
-        those that say how many messages a batch has. An address in consumequeue_ext, which is not copied, is
-        no tags code.
+        those that say how many messages a batch has, or when a message is delivered. An address in
+        consumequeue_ext, which is not copied, is no tags code.
         """
         original, start, units = self.stored.original, placed.start, placed.units
         if self.log is None or original is None or original.misfit or not original.files:
@@ -468,14 +468,15 @@ class ComparedQueue:
             units = np.where(self._counts(units, stored), stored, units).astype(BATCH_CQ_UNIT)
             return placed._replace(units=units)
         stored = original.read(start, start + len(units))
-        kept = (
-            message_mask(stored)
-            & (stored["physical_offset"] != units["physical_offset"])
-            & (stored["physical_offset"] < self.log_stop)
-            & ~is_ext_address(stored["tags_code"])
+        is_other = stored["physical_offset"] != units["physical_offset"]
+        kept = message_mask(stored) & ~is_ext_address(stored["tags_code"])
+        # the entry of a delayed message has its time of delivery
+        is_timed = (
+            kept & ~is_other & (stored["size"] == units["size"]) & (self.stored.topic == SCHEDULE_TOPIC)
         )
+        kept &= is_other & (stored["physical_offset"] < self.log_stop)
         kept[kept] = LogEntries(self.log).leads_to_own(self.key, start + np.flatnonzero(kept), stored[kept])
-        return placed._replace(units=np.where(kept, stored, units).astype(CQ_UNIT))
+        return placed._replace(units=np.where(kept | is_timed, stored, units).astype(CQ_UNIT))
 
     def _counts(self, wanted: _Units, stored: _Units) -> _Mask:
         """Which stored units of a batch queue have the number of messages that only the body shows: no

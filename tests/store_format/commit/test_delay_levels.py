@@ -210,6 +210,17 @@ def test_a_recovery_that_cuts_a_level_lowers_its_next_offset(
     assert [row for row in plan_recovery(str(target)).table().to_pylist() if row["action"] == "lower"] == []
 
 
+def test_a_copy_keeps_the_delivery_time_of_a_message_without_its_level(store: Path, tmp_path: Path) -> None:
+    """No checksum covers the property DELAY."""
+    wanted = _times(store)
+    log = store / "commitlog" / f"{0:020d}"
+    data = log.read_bytes()
+    log.write_bytes(data.replace(b"DELAY\x012\x02", b"DELAX\x012\x02"))
+    assert log.read_bytes() != data
+    plan_recovery(str(store), into=str(tmp_path / "copy"), salvage=True).apply()
+    assert _times(tmp_path / "copy") == wanted
+
+
 def test_a_recovery_keeps_unreadable_delay_offsets_aside(store: Path) -> None:
     path = store / "config" / "delayOffset.json"
     path.write_text("{")
