@@ -155,7 +155,7 @@ def queue_append_positions(
 ) -> list[QueueAppendPosition]:
     """Where each queue goes on. Completes queues that lack messages of the log first.
 
-    Zeroes stale units behind a queue's end: they would count again when the log has grown past them. An
+    Zeroes old units behind a queue's end: they would count again when the log has grown past them. An
     offset is not given a second time if a recovery has given up its message, or if only the ledger or a group
     shows that there was one.
     """

@@ -432,7 +432,7 @@ def _log_rows(recovery: Recovery) -> Iterator[_Row]:
             f"whole messages behind damage ({names}) are left out as remains of an earlier recovery: they "
             "are older than the last one before the damage, or repeat queue offsets"
         )
-        yield "commitlog", None, None, "drop", recovery.remains.hidden[0][0], count, None, reason
+        yield "commitlog", None, None, "drop", recovery.remains.old[0][0], count, None, reason
     if recovery.damage:
         first, size = recovery.damage[0], sum(each.stop - each.start for each in recovery.damage)
         reason = f"{size} damaged bytes, the first at {first.file.path} byte {first.start}: "

@@ -79,7 +79,7 @@ def find_holes(
         sizes = dict(zip(refs.physical_offsets.tolist(), refs.sizes.tolist(), strict=True))
         bad = contradictions.of_log(locate(refs, verify_crc=False)[0])
         places += [(physical, physical + sizes[physical]) for physical in bad]
-    places += [*readable.damaged, *readable.hidden]
+    places += [*readable.damaged, *readable.old]
     if max(len(readable.damaged), len(places)) >= readable.DAMAGED_MAX:
         raise UnsupportedFormatError(
             f"the commitlog has {len(places)} damaged places or more; expected fewer than "

@@ -281,8 +281,8 @@ class QueueCheck:
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
             check.report_lacking(is_live=self._state is StoreState.LIVE)
-        is_stale = QueueProofs(self._opened, self._log).has_stale(last_behind)
-        self.ahead = 0 if is_clean and is_stale else self.ahead  # as a read: nothing was there
+        is_old = QueueProofs(self._opened, self._log).has_old(last_behind)
+        self.ahead = 0 if is_clean and is_old else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
         if stranded:
             place, expected = f"{self._opened.path}/consumequeue", "entries that point to messages"

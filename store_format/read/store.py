@@ -276,7 +276,7 @@ class Store:
         # a commit made progress meanwhile: survey what was complete before
         if CommitState.read(self.opened) != before:
             found = look(self.log.relisted(), stop=CommitState.committed_end(self.opened))
-        self._unfiled.warn_of_hidden(found.queues)
+        self._unfiled.warn_of_restarted(found.queues)
         return found
 
     def _surveyed(self, select: Callable[[str], bool], cut_bytes: int = 64 << 20) -> LogQueues:

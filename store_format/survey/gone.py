@@ -313,8 +313,8 @@ class QueueProofs:
                 return [*pointed, *self.gone_by_ledger(queues)]
         return []
 
-    def has_stale(self, queued: int = -1) -> bool:
-        """Whether entries behind the end of a log that no crash left are stale, up to the physical offset
+    def has_old(self, queued: int = -1) -> bool:
+        """Whether entries behind the end of a log that no crash left are old, up to the physical offset
         `queued` to which one leads: the end is certain.
         """
         return WrittenEnd.find_certain(self.opened, self.log, StoreState.CLEAN, queued) is not None

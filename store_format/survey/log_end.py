@@ -31,7 +31,7 @@ never read: the log ends in front of them, or goes on in a later file. A store t
 left without writing a message cannot be told from one that nobody recovered: its messages are read.
 
 **How far a reader reads any other store.** `WrittenEnd.find`: to the last whole message, less the remains of
-an old recovery. Each of these signs shows that the last whole message of the file is the log's last one, for
+a recovery. Each of these signs shows that the last whole message of the file is the log's last one, for
 a few reads:
 
 - A broker writes `lock` after it has recovered the store, so a message stored since then was written by
@@ -227,7 +227,7 @@ class ReadableEnd:
     messages between the two. `damage` says what is wrong at `cut`; None if nothing whole follows.
     `damage_bytes` counts all bytes between `cut` and `offset` that are not a message. `remains` counts the
     whole messages after `offset` that do not continue the log, within the physical offsets `remains_range`;
-    `remains_of` also counts those in `hidden`, for each queue. `is_recovery_known`: an entry shows that a
+    `remains_of` also counts those in `old`, for each queue. `is_recovery_known`: an entry shows that a
     broker has given their queue offsets again. `start` as for `LogEnd`.
     """
 
@@ -241,7 +241,7 @@ class ReadableEnd:
     last_timestamp: int = -1  # ms, of the last message before `offset`
     # the first of these stretches of bytes, as physical offsets [start, stop)
     damaged: list[tuple[int, int]] = field(default_factory=list)
-    hidden: list[tuple[int, int]] = field(default_factory=list)  # with remains, likewise
+    old: list[tuple[int, int]] = field(default_factory=list)  # with remains, likewise
     remains_range: tuple[int, int] = (0, 0)
     remains_of: Counter[QueueKey] = field(default_factory=Counter)
     is_recovery_known: bool = False
@@ -305,7 +305,7 @@ class _SearchBehindEnd:
             first, stop = step.file.start + int(step.positions[0]), step.file.start + step.stop
             if is_behind_damage and (step.file == remains_in or not self._continues(step)):
                 if step.file != remains_in:
-                    found.hidden.append((first, step.file.stop))
+                    found.old.append((first, step.file.stop))
                 found.remains_range = (found.remains_range[0] if found.remains else first, stop)
                 remains_in = step.file
                 found.remains += len(step.positions)
@@ -409,7 +409,7 @@ class WrittenEnd:
 
     @property
     def is_certain(self) -> bool:
-        """Whether entries that point to the end or after it are stale, and do not point to damaged messages.
+        """Whether entries that point to the end or after it are old, and do not point to damaged messages.
 
         False if a file that would show it cannot be read.
         """
@@ -786,14 +786,14 @@ def warn_once(opened: Opened, cache: FileCache, found: ReadableEnd) -> None:
         )  # fmt: skip
 
 
-def warn_of_hidden(opened: Opened, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
-    """Warns once for each opened store of `hidden` entries that point after the end or to other messages."""
-    key = (warn_of_hidden, opened.path)
-    if key in cache.said or not (end.remains or hidden):
+def warn_of_old(opened: Opened, cache: FileCache, end: WrittenEnd, old: int) -> None:
+    """Warns once for each opened store of `old` entries that point after the end or to other messages."""
+    key = (warn_of_old, opened.path)
+    if key in cache.said or not (end.remains or old):
         return
     cache.said.add(key)
     _log.warning(
         "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, "
         "which are not read, and %d entries at the ends of consume queues, which are skipped",
-        opened.path, end.offset, end.remains, hidden,
+        opened.path, end.offset, end.remains, old,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The newest entries of queues as the log's messages give them, in memory: without changing a byte.
 
 A broker's recovery sets the end of its queues back in memory and clears no entry. Entries at the end of a
-queue whose messages it cut are hidden: those that point after the log's end are found by that end, those that
+queue whose messages it cut are old: those that point after the log's end are found by that end, those that
 point into messages written since by these messages.
 
 After a crash: the queues as the broker's recovery would leave them. Entries that are missing are made from
@@ -97,7 +97,7 @@ def recovered_queues(
     before = queues
     queues, doubtful = _without_overwritten(opened, log, queues, end.scan_start, readable.offset)
     tail = _LogTail(
-        end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes, end.start
+        end.scan_start, readable.offset, readable.old, readable.damaged, readable.damage_bytes, end.start
     )
     starts = dict.fromkeys(doubtful, 0)
     filing = cache(lambda: QueueProofs(opened, log).filing(StoreState.CRASHED, end.start))
@@ -283,7 +283,7 @@ def _is_filled(queue: QueueRange) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _LogTail:
-    """The messages of [start, stop) of the log, without those in the stretches `hidden`.
+    """The messages of [start, stop) of the log, without those in the stretches `old`.
 
     `damaged` are stretches of bytes that are no message. Of `damage_bytes` a warning was logged. A broker
     that starts dispatches the messages from `broker_start` on: it makes a queue without files of these alone.
@@ -291,7 +291,7 @@ class _LogTail:
 
     start: int
     stop: int
-    hidden: Sequence[tuple[int, int]] = ()
+    old: Sequence[tuple[int, int]] = ()
     damaged: Sequence[tuple[int, int]] = ()
     damage_bytes: int = 0
     broker_start: int = 0
@@ -374,7 +374,7 @@ def _made_from_tail(
 
     batch_topics = frozenset(topic for (topic, _), queue in queues.items() if queue.is_batch)
     scan = LogScan(batch_topics, delay_levels_ms, index=False, floor=floor)
-    found, damage = scan.entries_between(log, [(tail.start, tail.stop)], hidden=tail.hidden, filing=filing)
+    found, damage = scan.entries_between(log, [(tail.start, tail.stop)], old=tail.old, filing=filing)
     damaged = merged_ranges(each.range for each in damage)
     if (size := sum(stop - start for start, stop in damaged)) > tail.damage_bytes:
         text = (
@@ -462,8 +462,8 @@ def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
 def judged_queues(
     opened: Opened, log: CommitLog, queues: _Queues, log_stop: Callable[[], int], *, is_live: bool = False
 ) -> tuple[_Queues, set[QueueKey]]:
-    """Of a store without a crash, whose log ends at `log_stop`: the queues without stale entries, and those
-    whose newest entry is wrong and not stale.
+    """Of a store without a crash, whose log ends at `log_stop`: the queues without old entries, and those
+    whose newest entry is wrong and not old.
 
     Costs one read a queue, and more only if its newest entry is wrong. If the entry's message is elsewhere in
     the log, the entry is wrong, and stays. The message to which it points is damaged if no entry of
@@ -556,7 +556,7 @@ def _without_cut(
         same = physical[at] == found.units["physical_offset"][of]
         same &= units["size"][at] == found.units["size"][of]
         last = int(on_disk[at[same]].max(initial=queue.readable_offset - 1))
-        own = (on_disk > last) & (physical < tail.stop) & ~within_ranges(physical, tail.hidden)
+        own = (on_disk > last) & (physical < tail.stop) & ~within_ranges(physical, tail.old)
         own[own] = LogEntries(log).leads_to_own((queue.topic, queue.queue_id), on_disk[own], units[own])
         wrong = offsets[(offsets > on_disk[own].max(initial=last)) & (offsets < stop)]
         if len(wrong):

@@ -87,18 +87,18 @@ class LogScan:
         log: CommitLog,
         ranges: Iterable[tuple[int, int]],
         *,
-        hidden: Sequence[tuple[int, int]] = (),
+        old: Sequence[tuple[int, int]] = (),
         filing: Callable[[], Filing] = Filing,
     ) -> tuple[dict[QueueKey, MadeEntries], list[Damage]]:
         """The entries of the messages that count in `ranges` of the log, each from the beginning of a message
-        on, and the damage there. Messages in the `hidden` ranges do not count; `filing` decides between
+        on, and the damage there. Messages in the `old` ranges do not count; `filing` decides between
         messages with one offset. All in this thread: `floor` may look at files of the store.
         """
         found, damage = dict[QueueKey, list[NDArray[np.void]]](), list[Damage]()
         for start, stop in ranges:
             for part in self.parts(log, start, stop, threads=0):
                 damage += part.damage
-                rows = part.rows[~within_ranges(part.rows["physical"], hidden)]
+                rows = part.rows[~within_ranges(part.rows["physical"], old)]
                 for key, mine in by_queue(part.queues, rows):
                     found.setdefault(key, []).append(mine)
         batch_topics = self.batch_topics or ()

@@ -5,7 +5,7 @@ with the queues.
 
 Clean store: the consume queue's own end, without entries that an earlier recovery has cut. Store in use: the
 same, but the newest entries count only if the commitlog agrees with them. Crashed store: the broker's
-recovery is done in memory. Entries after the log's end are hidden, missing entries are added
+recovery is done in memory. Entries after the log's end are left out, missing entries are added
 (`survey/newest_entries.py`); only damage in the middle does not end the log.
 """
 
@@ -48,7 +48,7 @@ from store_format.survey.log_end import (
     WrittenEnd,
     knows_more,
     last_unit,
-    warn_of_hidden,
+    warn_of_old,
     warn_once,
 )
 from store_format.survey.newest_entries import completed_queues, judged_queues, recovered_queues, settled
@@ -150,8 +150,8 @@ class Snapshot:
         """The physical offset at which a reader stops; None where the log ends with its last message.
 
         An offset after a crash, at the base of a commit that is under way or was broken off, and where
-        remains of an old recovery follow: whole messages, or a part of one. `Snapshot.take` finds the same
-        end, with the queues. Raises StoreNotFoundError for a lost commitlog.
+        remains of a recovery follow: whole messages, or a part of one. `Snapshot.take` finds the same end,
+        with the queues. Raises StoreNotFoundError for a lost commitlog.
         """
         before = CommitState.read(opened)
         if log.growing_files is not None:
@@ -183,8 +183,8 @@ class Snapshot:
 
     @staticmethod
     def judged(opened: Opened, log: CommitLog, queue: QueueRange, stop: int) -> tuple[QueueRange, bool]:
-        """The queue of a log that ends at `stop` without stale entries, and whether its newest entry is wrong
-        and not stale.
+        """The queue of a log that ends at `stop` without old entries, and whether its newest entry is wrong
+        and not old.
         """
         judged, wrong = judged_queues(opened, log, {(queue.topic, queue.queue_id): queue}, lambda: stop)
         return next(iter(judged.values())), bool(wrong)
@@ -234,13 +234,13 @@ def _taken(
     damaged |= gaps
     if end is None:
         return Snapshot(state, log, queues, damaged, log_end)
-    hidden = sum(
+    old = sum(
         max(before[key].max_offset - queue.max_offset, 0)
         for key, queue in queues.items()
         if key in before and not queue.extra
     )
-    if end.remains or (hidden and state is StoreState.CLEAN and end.is_certain):
-        warn_of_hidden(opened, log.cache, end, hidden)
+    if end.remains or (old and state is StoreState.CLEAN and end.is_certain):
+        warn_of_old(opened, log.cache, end, old)
     return Snapshot(
         state, log, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains)
     )
@@ -473,5 +473,5 @@ def _end_before_remains(opened: Opened, log: CommitLog, state: StoreState) -> in
     if end is None or not end.remains:
         is_whole = end is not None and log.is_unwritten(end.offset)
         return None if is_whole or state is not StoreState.CLEAN else Snapshot.torn_end(opened, log)
-    warn_of_hidden(opened, log.cache, end, 0)
+    warn_of_old(opened, log.cache, end, 0)
     return end.offset

@@ -139,20 +139,20 @@ class UnfiledQueues:
             text = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             self.warn("none", text, self.opened.path, _advice(StoreState.of(self.opened)))
 
-    def warn_of_hidden(self, found: Mapping[QueueKey, LogQueue]) -> None:
+    def warn_of_restarted(self, found: Mapping[QueueKey, LogQueue]) -> None:
         """Warns once of queues with messages in the commitlog that no offset points to any more."""
-        hiding = {
+        restarted = {
             key: queue
             for key, queue in found.items()
             if key not in self._told and any(stop > queue.max_offset for _, _, stop in queue.epochs)
         }
-        self._told |= hiding.keys()
-        if hiding:
+        self._told |= restarted.keys()
+        if restarted:
             text = (
                 "%s: the offsets of %d queues restart at 0 (topics deleted and created again?): %s. "
                 "Their earlier messages are not read; the consume queues do not hold them either"
             )
-            _log.warning(text, self.opened.path, len(hiding), _queue_names(hiding))
+            _log.warning(text, self.opened.path, len(restarted), _queue_names(restarted))
 
     def _configured(self, taken: Snapshot, select: Callable[[str], bool]) -> list[QueueKey]:
         """The queues of the selected topics that topics.json names; those in the log if it is lost."""
