@@ -31,6 +31,7 @@ from store_format.index.file import (
     IndexGeometry,
     IndexHeader,
     key_hash_many,
+    list_index_files,
     wrong_links,
 )
 from store_format.index.updates import index_batch
@@ -278,7 +279,8 @@ def open_index_check(opened: Opened, log: CommitLog, log_end: int, state: StoreS
         checkpoint = read_checkpoint(f"{opened.path}/checkpoint")
         geometry = RecoverOptions().settings_of(opened, log).geometry
         check = IndexCheck.open(opened, geometry, log.min_offset, log_end)
-        if not check.is_empty or (checkpoint is not None and checkpoint.index_msg_timestamp > 0):
+        has_time = checkpoint is not None and checkpoint.index_msg_timestamp > 0
+        if has_time or not check.is_empty or list_index_files(check.directory):
             return check
     return None
 

@@ -446,6 +446,18 @@ def test_a_second_message_with_an_offset_hides_no_wrong_entry(tmp_path: Path) ->
     assert [each.expected for each in diagnose(str(tmp_path)).of("damage")] == ["the message A-0 offset 1"]
 
 
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_the_sizes_of_a_blank_index_are_asked_for(tmp_path: Path, checkpoint: bool) -> None:
+    """The checkpoint tells that there were entries; without its times the file does."""
+    store = BrokerStore(tmp_path)
+    store.put("A")
+    for path in (store.write() / "index").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    if not checkpoint:
+        (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    assert diagnose(str(tmp_path)).lacks_settings
+
+
 def test_a_blank_file_without_messages_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The messages of its queue are gone; a broker that starts counts one."""
     store = BrokerStore(tmp_path)
