@@ -10,8 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmq_spark.broker.failed import Failed as Failed
-    from rmq_spark.broker.failed import store_failed as store_failed
     from rmq_spark.broker.pop.message import ConsumerMetrics as ConsumerMetrics
     from rmq_spark.broker.pop.message import MessageView as MessageView
     from rmq_spark.broker.pop.simple_consumer import FilterExpression as FilterExpression
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "ConsumerMetrics": "pop.message",
     "FilterExpression": "pop.simple_consumer",
-    "Failed": "failed",
     "Forecast": "services.clean",
     "LOSS_COLUMNS": "services.clean",
     "HalfMessage": "services.decisions",
@@ -53,7 +50,6 @@ _HOMES = {
     "commit_decisions": "services.decision_rows",
     "forecast": "services.clean",
     "run_once": "services.turn",
-    "store_failed": "failed",
 }
 _MODULES = ("clean", "timer", "transaction", "turn")
 

@@ -1,6 +1,6 @@
 """What becomes of messages that a listener could not handle.
 
-They are stored again, as a client sends them back to its broker (`rmq_spark.broker.failed`), and are done
+They are stored again, as a client sends them back to its broker (`rmq_spark.client.failed`), and are done
 with that. While a broker or another writer has the store, and for a message that is damaged, nothing can be
 stored: then the consumer delivers the message again itself, after the delays of the levels. A message that
 has failed too often is not delivered again; the position stays before it, and an error names it each minute,
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from rmq_spark.broker import Failed, store_failed
+from rmq_spark.client.failed import Failed, store_failed
 from rmq_spark.client.member import Member
 from rmq_spark.client.messages import MessageExt
 from rmq_spark.client.queues import ProcessQueue
@@ -61,7 +61,7 @@ class Failures:
     _count: int = 0
 
     def add(self, queue: ProcessQueue, messages: list[MessageExt], level: int, pause: float) -> None:
-        """Notes failed messages. `level` is that of `broker.failed.Failed`, `pause` an orderly queue's."""
+        """Notes failed messages. `level` is that of `client.failed.Failed`, `pause` an orderly queue's."""
         self._added.append((queue, messages, level, pause))
 
     def turn(self) -> None:

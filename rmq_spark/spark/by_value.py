@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PACKAGES = ("rmq_spark", "store_format")
-_SHOWN = "store_format.notebook"  # what a notebook shows of a store: no task does
+# What only the user's own process needs: what a notebook shows of a store, and what `register` and
+# `drop_duplicates` do.
+_OF_USERS = ("store_format.notebook", "rmq_spark.spark.worker_python", "rmq_spark.spark.drop_duplicates")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -151,7 +153,7 @@ def packed_sources() -> bytes:
     sources, needed, found = _sources(), ["rmq_spark.spark.data_source"], {}
     while needed:
         name = needed.pop()
-        if name in sources and name not in found and not name.startswith(_SHOWN):
+        if name in sources and name not in found and not name.startswith(_OF_USERS):
             tree = ast.parse(sources[name][0])
             needed += [name.rpartition(".")[0], *_imports(tree)]
             found[name] = _without_docstrings(tree), sources[name][1]
