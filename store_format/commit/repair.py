@@ -241,7 +241,7 @@ class Recovery(LogComparison):
         log, known = self.whole_in or self.log, GivenUp.read(self.source)
         self.is_torn = self.is_crashed and log.store_timestamp_at(self.end.offset) >= 0
         ranges = [*((each.start, each.stop) for each in self.filled), *(each.range for each in self.damage)]
-        unnamed = [(*key, *each) for key, queue in self.compared.items() for each in queue.unnamed]
+        lost_between = [(*key, *each) for key, queue in self.compared.items() for each in queue.lost_between]
         proofs = QueueProofs(self.source, log)
         self.has_old = not self.is_crashed and proofs.has_old(self.queued_stop)
         ranges += [] if self.has_old else [(self.end.offset, OFFSET_MAX)]
@@ -249,7 +249,7 @@ class Recovery(LogComparison):
         places = [
             (*each.key, *place) for each in gone for place in each.without_whole(self.compared.get(each.key))
         ]
-        found = GivenUp(tuple(places)).with_more(GivenUp(tuple(unnamed if self.lacks_bytes else ())))
+        found = GivenUp(tuple(places)).with_more(GivenUp(tuple(lost_between if self.lacks_bytes else ())))
         return GivenUp(tuple(_without(found, known)))
 
     def end_at(self, end: LogEnd) -> None:
@@ -358,8 +358,10 @@ class Built:
         found = self.found
         log_range = (found.log.min_offset, found.stop)
         if found.lacks_bytes:
-            unnamed = ((*key, *each) for key, queue in found.compared.items() for each in queue.unnamed)
-            lost = GivenUp((*unnamed, *self._before_first()))
+            lost_between = (
+                (*key, *each) for key, queue in found.compared.items() for each in queue.lost_between
+            )
+            lost = GivenUp((*lost_between, *self._before_first()))
             lost.add_to(found.opened, files)
             if lost.messages:
                 text = (

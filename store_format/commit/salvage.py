@@ -77,8 +77,8 @@ def find_holes(
             continue
         refs = log.refs_of(step)
         sizes = dict(zip(refs.physical_offsets.tolist(), refs.sizes.tolist(), strict=True))
-        bad = contradictions.of_log(locate(refs, verify_crc=False)[0])
-        places += [(physical, physical + sizes[physical]) for physical in bad]
+        damaged = contradictions.of_log(locate(refs, verify_crc=False)[0])
+        places += [(physical, physical + sizes[physical]) for physical in damaged]
     places += [*readable.damaged, *readable.old]
     if max(len(readable.damaged), len(places)) >= readable.DAMAGED_MAX:
         raise UnsupportedFormatError(

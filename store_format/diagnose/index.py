@@ -46,7 +46,7 @@ _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
 _BEGIN_OFFSET_AT, _END_OFFSET_AT, _COUNT_AT = 16, 24, 36  # in the header
 _PHYSICAL_OFFSET_AT = 4  # in a unit
-_SHOWN_MAX = 100  # wrong links of a file, and units astray of a part of it
+_SHOWN_MAX = 100  # wrong links of a file, and wrong units of a part of it
 _KEYS_MAX = 1 << 14  # of a message: its properties have 32,767 bytes
 _MISSING_ADVICE = (
     "A search finds these messages by a scan of the commitlog, a broker does not find them by key or id. "
@@ -162,8 +162,8 @@ def _check_targets(
         in_log = np.where(physical < targets.end, physical, 0)
         before = np.maximum.accumulate(np.append(highest, in_log))
         highest = int(before[-1])
-        astray = (physical < 0) | ((physical < targets.log.min_offset) & (physical < before[:-1]))
-        for row in np.flatnonzero(astray)[:_SHOWN_MAX].tolist():
+        wrong = (physical < 0) | ((physical < targets.log.min_offset) & (physical < before[:-1]))
+        for row in np.flatnonzero(wrong)[:_SHOWN_MAX].tolist():
             position = geometry.units_start + INDEX_UNIT.itemsize * (start + row) + _PHYSICAL_OFFSET_AT
             expected, found = f"a physical offset of at least {before[row]}", str(physical[row])
             findings.add("damage", file.path, position, expected, found, INDEX_ADVICE)

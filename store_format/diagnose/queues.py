@@ -257,8 +257,8 @@ class QueueCheck:
         self._compare_pending()
         if lost.stop:
             self.comparison.end(lost.contains)
-        contradicted = self.comparison.contradicted
-        for error in contradicted.values():
+        damaged = self.comparison.damaged
+        for error in damaged.values():
             self._findings.add_error("damage", error, DAMAGE_ADVICE)
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = 0
@@ -268,7 +268,7 @@ class QueueCheck:
             if not stored.files:
                 continue
             compared, extension = self.comparison.queues.get(key), ext_directory(self._opened, *key)
-            check = _EntryCheck(self._findings, stored, targets, compared, extension, [*contradicted])
+            check = _EntryCheck(self._findings, stored, targets, compared, extension, [*damaged])
             check.run(self._behind)
             stranded += check.lost
             self.unclaimed += check.unclaimed
@@ -290,7 +290,7 @@ class QueueCheck:
             advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
             self._findings.add("info", place, 0, expected, found, advice)
         self._report_absent()
-        self._count_places(has_lost=bool(lost.stop or contradicted))
+        self._count_places(has_lost=bool(lost.stop or damaged))
         if self.comparison.misplaced:
             place, expected = f"{self._opened.path}/consumequeue", "messages of queues that can have files"
             found = (
@@ -299,19 +299,19 @@ class QueueCheck:
             )
             advice = "Nothing needs to be done: only a search of the commitlog finds them, also at a broker"
             self._findings.add("info", place, 0, expected, found, advice)
-        hidden = 0
+        lost_messages = 0
         if lost.stop:  # else the places of messages that were never given these queue offsets
             given_up = self._given_up()
             for key, queue in self.comparison.queues.items():
-                for first, stop in queue.unnamed:
-                    hidden += stop - first - given_up.within({key: (first, stop)}).count
+                for first, stop in queue.lost_between:
+                    lost_messages += stop - first - given_up.within({key: (first, stop)}).count
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
             filed = (QueueRange(*key, 0, end, None) for key, end in ends.items())
             gone = QueueProofs(self._opened, self._log).gone_by_ledger(filed)
-            hidden += sum(each.count for each in gone)
-        hidden += self.comparison.contradicted_messages
-        return stranded + hidden + (self.ahead if is_clean else 0)
+            lost_messages += sum(each.count for each in gone)
+        lost_messages += self.comparison.damaged_messages
+        return stranded + lost_messages + (self.ahead if is_clean else 0)
 
     def _count_places(self, *, has_lost: bool) -> None:
         """Counts messages that are in no queue, and offsets without a message, unless those are lost."""
@@ -434,7 +434,7 @@ class _EntryCheck:
     first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
     last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
     unknown: int = 0  # entries of messages whose tags code in the extension is lost
-    is_odd: bool = False  # has an entry behind the log's end whose message is elsewhere
+    has_wrong: bool = False  # has an entry behind the log's end whose message is elsewhere
 
     def run(self, state: StoreState) -> None:
         """Counts the entries, and reports the wrong ones if not all are known to be right.
@@ -460,8 +460,8 @@ class _EntryCheck:
         right = self.compared.equal if self.compared is not None else 0
         # an entry is equal to each of two messages that claim its place
         has_pairs = self.compared is not None and self.compared.seen.claims.repeated
-        is_odd = self.is_odd or has_pairs or ComparedQueue.differences_of(self.compared, "wrong")
-        if self.inside != right or is_odd:
+        may_be_wrong = self.has_wrong or has_pairs or ComparedQueue.differences_of(self.compared, "wrong")
+        if self.inside != right or may_be_wrong:
             self._report_wrong()
 
     @property
@@ -513,7 +513,7 @@ class _EntryCheck:
         gone = entries & targets.lost.contains(physical) & ~is_elsewhere
         current = entries & (physical >= targets.log.min_offset) & ~gone
         current &= (physical < targets.end) | ~is_elsewhere
-        self.is_odd |= bool((entries & is_elsewhere & (physical >= targets.end)).any())
+        self.has_wrong |= bool((entries & is_elsewhere & (physical >= targets.end)).any())
         behind = current & (physical >= targets.end)
         inside = current & ~behind
         if behind.any() and not self.behind:

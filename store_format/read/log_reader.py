@@ -60,22 +60,22 @@ def scan_units(
             tolerance.damage(CorruptStoreError(refs.file.path, refs.start, refs.expected, refs.found))
             continue
         if contradictions is not None:
-            refs = without_contradicted(refs, locate(refs, verify_crc=False)[0], contradictions, tolerance)
+            refs = without_damaged(refs, locate(refs, verify_crc=False)[0], contradictions, tolerance)
         for _, batch, bad in decode_parts(refs, decode_options, broker_name):
             tolerance.drop(bad)
             if batch.num_rows:
                 yield batch
 
 
-def without_contradicted(
+def without_damaged(
     refs: UnitRefs, units: Units, contradictions: Contradictions, tolerance: Tolerance
 ) -> UnitRefs:
     """The `refs` of `units` that no consume queue contradicts; the others are damaged."""
-    bad = contradictions.of_units(units)
-    if not bad:
+    damaged = contradictions.of_units(units)
+    if not damaged:
         return refs
-    tolerance.drop([BadUnit(0, error) for error in bad.values()])
-    return refs.select(np.flatnonzero(~np.isin(refs.physical_offsets, list(bad))))
+    tolerance.drop([BadUnit(0, error) for error in damaged.values()])
+    return refs.select(np.flatnonzero(~np.isin(refs.physical_offsets, list(damaged))))
 
 
 def _units(

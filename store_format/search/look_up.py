@@ -43,7 +43,7 @@ from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import in_time, offsets_in_time, read_chosen, with_body
-from store_format.read.log_reader import without_contradicted
+from store_format.read.log_reader import without_damaged
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
 from store_format.survey.entry_proofs import Contradictions
@@ -238,7 +238,7 @@ def _at_offset(store: Store, choice: MessageChoice, how: How, offset: int) -> Fo
     names = tuple(dict.fromkeys((*_names(how, choice), "offsetMsgId")))
     contradictions = Contradictions(store.opened, log)
     units, _ = locate(refs, verify_crc=False)
-    refs = without_contradicted(refs, units, contradictions, how.tolerance)
+    refs = without_damaged(refs, units, contradictions, how.tolerance)
     batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
     how.tolerance.drop(bad)
     table = pa.Table.from_batches([batch], arrow_schema(names))
@@ -551,7 +551,7 @@ class KeySearch:
         """The messages that no consume queue contradicts."""
         if self.contradictions is None:
             return units.refs
-        refs = without_contradicted(units.refs, units, self.contradictions, self.tolerance)
+        refs = without_damaged(units.refs, units, self.contradictions, self.tolerance)
         self.damaged_bytes += int(units.refs.sizes.sum() - refs.sizes.sum())
         return refs
 

@@ -463,24 +463,24 @@ class Contradictions:
     _left: int = _LOOKS_MAX
 
     def of_units(self, units: Units) -> dict[int, CorruptStoreError]:
-        """The errors of the messages whose topic is contradicted, by their physical offsets."""
+        """The errors of the messages whose topic is damaged, by their physical offsets."""
         found = find_entries(units, lambda topic: bool(self.similar_to(topic)))
-        bad: dict[int, CorruptStoreError] = {}
+        damaged: dict[int, CorruptStoreError] = {}
         for number in np.unique(found.key).tolist():
             rows = found.key == number
-            bad |= self.of_topic(found.keys[number], found.offset[rows], found.physical[rows])
-        return bad
+            damaged |= self.of_topic(found.keys[number], found.offset[rows], found.physical[rows])
+        return damaged
 
     def of_log(self, units: Units) -> dict[int, CorruptStoreError]:
         """`of_queue` of all messages, which must come in the order of the log."""
         found = find_entries(units)
-        bad: dict[int, CorruptStoreError] = {}
+        damaged: dict[int, CorruptStoreError] = {}
         for number in np.unique(found.key).tolist():
-            bad |= self.of_queue(found.keys[number], found.claims(found.key == number))
-        return bad
+            damaged |= self.of_queue(found.keys[number], found.claims(found.key == number))
+        return damaged
 
     def of_queue(self, key: QueueKey, rows: _Units) -> dict[int, CorruptStoreError]:
-        """The errors of the contradicted messages of one queue, by their physical offsets. The next messages
+        """The errors of the damaged messages of one queue, by their physical offsets. The next messages
         of the queue, in the order of the log, are records with the fields of `CLAIM`.
         """
         offsets, physical = rows["offset"], rows["physical"]
@@ -492,7 +492,7 @@ class Contradictions:
         before = np.append(self._behind.get(key, -1 if len(rows) == 1 else offsets[0]), following[:-1])
         self._behind[key] = int(following[-1])
         odd = np.flatnonzero(offsets != before)
-        bad: dict[int, CorruptStoreError] = {}
+        damaged: dict[int, CorruptStoreError] = {}
         for i in np.union1d(odd, odd[odd > 0] - 1).tolist():
             if i + 1 < len(rows) and offsets[i + 1] == following[i]:
                 continue  # the next message follows it
@@ -514,18 +514,18 @@ class Contradictions:
                 (topic, queue_id), at = self.own[place] = own
                 expected = f"a message of {topic}-{queue_id} offset {at}, whose entry points to it"
                 found = f"one of {topic}-{key[1]} offset {offset}"
-                bad[place] = CorruptStoreError(file.path, place - file.start, expected, found)
-        return bad
+                damaged[place] = CorruptStoreError(file.path, place - file.start, expected, found)
+        return damaged
 
     def of_topic(
         self, key: QueueKey, offsets: _Ints, physical_offsets: _Ints
     ) -> dict[int, CorruptStoreError]:
-        """The errors of the messages of one queue whose topic is contradicted, by their physical offsets.
+        """The errors of the messages of one queue whose topic is damaged, by their physical offsets.
 
         The messages have these queue offsets and physical offsets, one each.
         """
         topic, queue_id = key
-        bad: dict[int, CorruptStoreError] = {}
+        damaged: dict[int, CorruptStoreError] = {}
         for other in self.similar_to(topic):
             for offset, physical in zip(offsets.tolist(), physical_offsets.tolist(), strict=True):
                 file = self.log.file_at(physical)
@@ -535,8 +535,8 @@ class Contradictions:
                         f"{offset}"
                     )
                     found = f"the topic {topic}, which has no queue"
-                    bad[physical] = CorruptStoreError(file.path, physical - file.start, expected, found)
-        return bad
+                    damaged[physical] = CorruptStoreError(file.path, physical - file.start, expected, found)
+        return damaged
 
     def _is_built(self, key: QueueKey) -> bool:
         """Whether a broker that starts after a crash makes the queue, of the messages that claim it."""

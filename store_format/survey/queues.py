@@ -367,8 +367,8 @@ class ComparedQueue:
         return [each for each in self.seen.claims.gaps if each[1] <= self.places.max_offset]
 
     @property
-    def unnamed(self) -> list[tuple[int, int]]:
-        """The queue offsets [first, stop) of messages between others that neither log nor queue show."""
+    def lost_between(self) -> list[tuple[int, int]]:
+        """The queue offsets [first, stop) of lost messages that neither log nor queue show."""
         if not self.stored.files:
             return self.gaps
         first = self.places.first  # before it, no message need have been
@@ -585,7 +585,7 @@ class QueueComparison:
 
     `find` returns the files of a queue, None for a queue that is not compared. `log_stop` is where the `log`
     ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. Those among
-    the `contradictions` are damaged: they are not compared, and `contradicted` has the errors by their
+    the `contradictions` are damaged: they are not compared, and `damaged` has the errors by their
     physical offsets. `on_placed` gets all placed units after they were compared, None where a queue begins
     again. With `is_part`, earlier messages of the log are not added. Messages before the physical offset at
     which their queue `begins` are of a deleted topic. Of a store without a crash `filing` decides between
@@ -613,8 +613,8 @@ class QueueComparison:
         self._on_placed = on_placed
         self._left_out: set[QueueKey] = set()
         self.queues: dict[QueueKey, ComparedQueue] = {}
-        self.contradicted: dict[int, CorruptStoreError] = {}
-        self.contradicted_messages = 0  # those of batches one by one
+        self.damaged: dict[int, CorruptStoreError] = {}
+        self.damaged_messages = 0  # those of batches one by one
         self._impossible = 0
 
     @property
@@ -625,11 +625,11 @@ class QueueComparison:
     def add(self, names: list[QueueKey], rows: _Units) -> None:
         """Takes ENTRY_ROW records, whose `queue` is a place in `names`, of the next part of the log."""
         for key, mine in by_queue(names, rows):
-            if self._contradictions is not None and (bad := self._contradictions.of_queue(key, mine)):
-                self.contradicted |= bad
-                is_bad = np.isin(mine["physical"], list(bad))
-                self.contradicted_messages += int(mine["batch_size"][is_bad].sum())
-                mine = mine[~is_bad]
+            if self._contradictions is not None and (damaged := self._contradictions.of_queue(key, mine)):
+                self.damaged |= damaged
+                is_damaged = np.isin(mine["physical"], list(damaged))
+                self.damaged_messages += int(mine["batch_size"][is_damaged].sum())
+                mine = mine[~is_damaged]
             if not can_be_queue(*key):
                 self._impossible += len(mine)
                 continue
