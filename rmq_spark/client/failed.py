@@ -165,7 +165,7 @@ class _Sent:
         sent = _Sent(group)
         if value is not None:
             sent.turns = value["turns"]
-            sent.places = {key: (topic, int(n), int(at)) for key, (topic, n, at) in value["places"].items()}
+            sent.places = {key: (topic, n, at) for key, (topic, n, at) in value["places"].items()}
         turns = ledger.resume(sent.part, sent.turns, store.log)
         entry = ledger.entry_of(sent.part)
         if turns != sent.turns and entry is not None:
@@ -199,12 +199,23 @@ def _read_file(opened: Opened) -> dict[str, Any]:  # Any: JSON
         if value["version"] != _VERSION:
             raise ValueError(f"version {value['version']!r}")
         for each in value["groups"].values():
-            if not isinstance(each["turns"], int) or {*map(len, each["places"].values())} - {3}:
+            if not _is_long(each["turns"]) or not all(map(_is_place, each["places"].values())):
                 raise ValueError("turns or places of other types")
         groups: dict[str, Any] = value["groups"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "the copies of failed messages (JSON)", str(error)[:100]) from error
     return groups
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _NO_QUEUE
+
+
+def _is_place(value: object) -> bool:
+    match value:
+        case [str(), queue_id, offset]:
+            return _is_long(queue_id) and _is_long(offset)
+    return False
 
 
 def _stored_keys(log: CommitLog, start: int, stop: int) -> Iterator[str]:

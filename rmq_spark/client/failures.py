@@ -19,7 +19,7 @@ from rmq_spark.client.failed import Failed, store_failed
 from rmq_spark.client.member import Member
 from rmq_spark.client.messages import MessageExt
 from rmq_spark.client.queues import ProcessQueue
-from store_format.errors import StoreError, StoreInUseError
+from store_format.errors import StoreInUseError
 from store_format.files.polling import Clocks
 from store_format.names import DELAY_LEVELS_MS
 
@@ -59,6 +59,7 @@ class Failures:
     _added: deque[tuple[ProcessQueue, list[MessageExt], int, float]] = field(default_factory=deque)
     _waiting: list[tuple[float, int, _Entry | ProcessQueue]] = field(default_factory=list)
     _count: int = 0
+    _warned_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by broker and type of error
 
     def add(self, queue: ProcessQueue, messages: list[MessageExt], level: int, pause: float) -> None:
         """Notes failed messages. `level` is that of `client.failed.Failed`, `pause` an orderly queue's."""
@@ -83,7 +84,7 @@ class Failures:
         while self._waiting and self._waiting[0][0] <= now:
             entry = heappop(self._waiting)[2]
             if isinstance(entry, ProcessQueue):
-                entry.is_busy = False
+                entry.is_suspended = False
             else:
                 due.append(entry)
         self._store(due)
@@ -168,31 +169,53 @@ class Failures:
 
     # ---- both ----------------------------------------------------------------------------------------------
 
-    def _not_stored(self, failed: Sequence[tuple[ProcessQueue, MessageExt, Failed]]) -> list[MessageExt]:
+    def _not_stored(self, failed: Sequence[tuple[ProcessQueue, MessageExt, Failed]]) -> set[MessageExt]:
         """Stores the copies of these messages of one store; returns the messages that could not be stored.
 
         The others are done.
         """
-        if not failed:
-            return []
+        error = self._error_of(failed) if failed else None
+        if error is None:
+            return set()
+        left = {message for _, message, _ in failed}
+        if isinstance(error, StoreInUseError):
+            return left
+        if len(failed) == 1:
+            self._warn(failed[0][0], failed[0][1], error)
+            return left
+        alike = 0
+        for each in failed:  # one of them may be the reason
+            found = self._error_of([each])
+            if found is None:
+                left.discard(each[1])
+                continue
+            self._warn(each[0], each[1], found)
+            alike += str(found) == str(error)
+            if alike > 1:  # not the messages
+                break
+        return left
+
+    def _error_of(self, failed: Sequence[tuple[ProcessQueue, MessageExt, Failed]]) -> Exception | None:
+        """Stores the copies; the error if none of them could be stored."""
         broker = failed[0][0].name.broker_name
         try:
             store_failed(
                 self.member.root_of(broker),
                 self.member.group,
                 [each for _, _, each in failed],
-                self.member.committed(broker),
+                self.member.recorded_of(broker),
                 max_reconsume_times=self.times_max,
                 clock_ms=self.clocks.epoch_ms,
             )
-        except StoreInUseError:
-            return [message for _, message, _ in failed]
-        except StoreError as error:
-            if len(failed) > 1:  # one of them may be the reason
-                return [message for each in failed for message in self._not_stored([each])]
-            queue, message, _ = failed[0]
-            _log.warning("%s: offset %d is not stored again: %s", queue.name, message.offset, error)
-            return [message]
+        except Exception as error:  # whatever it is, no message is forgotten
+            return error
         for queue, message, _ in failed:
             queue.done([message])
-        return []
+        return None
+
+    def _warn(self, queue: ProcessQueue, message: MessageExt, error: Exception) -> None:
+        """Each message is tried again each second: one warning a minute says why."""
+        now, kind = self.clocks.monotonic(), (queue.name.broker_name, type(error).__name__)
+        if now - self._warned_at.get(kind, -_NAMED_SECONDS) >= _NAMED_SECONDS:
+            self._warned_at[kind] = now
+            _log.warning("%s: offset %d is not stored again: %s", queue.name, message.offset, error)

@@ -10,6 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from socket import inet_ntoa
 from typing import Any
@@ -178,15 +179,31 @@ class Member:
 
     def holds(self, queue: ProcessQueue) -> bool:
         """Whether messages of the queue may be handed out now. Any thread may ask; see `GroupMember.owns`."""
-        return not queue.is_dropped and self._positions.owns(queue.name, queue.epoch)
+        if queue.is_dropped or queue.is_unsure:
+            return False
+        try:
+            return self._positions.owns(queue.name, queue.epoch)
+        except StoreError as error:
+            queue.is_unsure = True
+            _log.warning("group %s: %s waits: its owner is not known: %s", self.group, queue.name, error)
+            return False
 
-    def committed(self, broker: str) -> dict[QueueKey, int]:
-        """The positions of the queues of a broker as of the last look."""
+    def recorded_of(self, broker: str) -> dict[QueueKey, int]:
+        """The recorded positions of the queues of a broker."""
         return {
             (name.topic, name.queue_id): position
-            for name, position in self._done.positions.items()
+            for name, position in self._positions.all_recorded().items()
             if name.broker_name == broker
         }
+
+    def begin(self) -> None:
+        """The first look. A member that cannot begin leaves the group."""
+        try:
+            self.look()
+        except BaseException:
+            with suppress(StoreError):
+                self.leave()
+            raise
 
     def look(self, *, force: bool = False) -> bool:
         """Looks at the stores, and if anything may have changed at the group; returns whether it did.
@@ -220,7 +237,8 @@ class Member:
             self.queues.pop(name).is_dropped = True
         for name, begin in there.items():
             queue = self.queues.get(name)
-            if queue is None or queue.epoch != self._positions.epoch_of(name) or name in step.moved:
+            is_known = queue is not None and not queue.is_unsure and name not in step.moved
+            if queue is None or not is_known or queue.epoch != self._positions.epoch_of(name):
                 self._begin(name, begin)
         counts = Counter(name.topic for name in self.queues)
         self._thresholds = {topic: self._limits.of_queue(count) for topic, count in counts.items()}

@@ -146,21 +146,23 @@ class PullConsumer:
                     kind="pull",
                     clocks=self._clocks,
                 )
-                member.look()
+                member.begin()
                 self._member = member
                 self._background.start()
             return self._member
 
     def shutdown(self) -> None:
         """Leaves the group; with `auto_commit`, what was polled counts as handled."""
-        with self._lock:
-            member, self._member, is_closed, self._is_closed = self._member, None, self._is_closed, True
-            if member is None or is_closed:
-                return
-            if self.auto_commit:
-                self._done()
-            member.leave()
-        self._background.stop()
+        try:
+            with self._lock:
+                member, self._member, is_closed, self._is_closed = self._member, None, self._is_closed, True
+                if member is None or is_closed:
+                    return
+                if self.auto_commit:
+                    self._done()
+                member.leave()
+        finally:
+            self._background.stop()
 
     def __enter__(self) -> PullConsumer:
         return self

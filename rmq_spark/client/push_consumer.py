@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 _ERROR_SECONDS = 1.0
 _ORDERLY_SECONDS = 1.0  # that an orderly queue keeps a thread; other queues may wait for one
+_READ_SECONDS = 1.0  # between two looks while there is more to read
 _MIB = 1 << 20
 _SUSPEND_MIN, _SUSPEND_MAX = 0.01, 30.0  # ConsumeMessageOrderlyService.submitConsumeRequestLater
 
@@ -190,6 +191,7 @@ class PushConsumer:
         self._thread: threading.Thread | None = None
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._failures: Failures | None = None
+        self._calling: set[MessageQueue] = set()  # queues of an orderly listener that have a thread
         self._in_hand = 0
         self._idle = threading.Condition()
         self._last_error = ""
@@ -233,7 +235,7 @@ class PushConsumer:
         member = Member(
             self._options, self._expressions, self._limits, strategy=self._strategy, clocks=self._clocks
         )
-        member.look()
+        member.begin()
         self._member = member
         self._failures = Failures(
             member, self._times_max, self._is_orderly, self._is_broadcasting, self._clocks, self._submit
@@ -252,13 +254,23 @@ class PushConsumer:
         self._stopping.set()
         self._wake.set()
         self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False)  # calls that wait for a thread end without the listener
         with self._idle:
             self._idle.wait_for(lambda: not self._in_hand, await_terminate)
+        member = self._take_member()
+        if member is None:
+            return
         assert self._failures is not None
-        self._failures.turn()
-        member, self._member = self._member, None
-        member.leave()
+        try:
+            self._failures.turn()
+        finally:
+            member.leave()
+
+    def _take_member(self) -> Member | None:
+        """The member, for the one thread that ends it."""
+        with self._idle:
+            member, self._member = self._member, None
+            return member
 
     def __enter__(self) -> PushConsumer:
         self.start()
@@ -291,14 +303,21 @@ class PushConsumer:
             self._wake.wait(pause)
             self._wake.clear()
 
-    def _turn(self, member: Member) -> None:
-        member.look()
+    def _look(self, member: Member) -> float:
+        """Looks at the group and the failures; returns when to look again, however much there is to read."""
         assert self._failures is not None
+        member.look()
         self._failures.turn()
+        return self._clocks.monotonic() + _READ_SECONDS
+
+    def _turn(self, member: Member) -> None:
+        until = self._look(member)
         is_left = True
         while is_left and not self._stopping.is_set():
             is_left = False
             for queue in list(member.queues.values()):
+                if self._clocks.monotonic() >= until:
+                    until = self._look(member)
                 before = queue.next_offset
                 messages = member.pull(queue)
                 is_left |= queue.next_offset > before
@@ -310,37 +329,40 @@ class PushConsumer:
 
     def _submit(self, queue: ProcessQueue, messages: list[MessageExt]) -> None:
         assert self._pool is not None
+        if self._stopping.is_set():  # a failure came due at the end: its position stays before it
+            return
         with self._idle:
             self._in_hand += 1
         self._pool.submit(self._consume, queue, messages)
 
     def _submit_orderly(self, queue: ProcessQueue) -> None:
-        messages = [] if queue.is_busy or queue.is_dropped else queue.first(self._batch_max)
+        if queue.is_suspended or queue.is_dropped or queue.name in self._calling:
+            return
+        messages = queue.first(self._batch_max)
         if messages:
-            queue.is_busy = True
+            self._calling.add(queue.name)  # by name: a queue that begins anew waits for the call before it
             self._submit(queue, messages)
 
     # ---- the listener's threads ----------------------------------------------------------------------------
 
     def _consume(self, queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Calls the listener in a thread of the pool: for an orderly queue with what follows, too."""
-        until = self._clocks.monotonic() + _ORDERLY_SECONDS
+        until, member = self._clocks.monotonic() + _ORDERLY_SECONDS, self._member
         try:
-            while messages and not self._stopping.is_set() and self._member is not None:
-                if not self._member.holds(queue) or not self._call(queue, messages) or not self._is_orderly:
+            while messages and not self._stopping.is_set() and member is not None:
+                if not member.holds(queue) or not self._call(queue, messages) or not self._is_orderly:
                     break
-                queue.is_busy = self._clocks.monotonic() < until
-                messages = queue.first(self._batch_max) if queue.is_busy else []
-                queue.is_busy = bool(messages)
+                messages = queue.first(self._batch_max) if self._clocks.monotonic() < until else []
         except Exception:  # a bug must not lose messages
             _log.exception("group %s: %s: messages are handed out again", self.group, queue.name)
             self._failed(queue, messages, 0, self._suspend)
         finally:
+            self._calling.discard(queue.name)
             with self._idle:
                 self._in_hand -= 1
                 if not self._in_hand:
                     self._idle.notify_all()
-            if self._member is not None and (self._is_orderly or self._member.has_more(queue)):
+            if member is not None and (self._is_orderly or member.has_more(queue)):
                 self._wake.set()
 
     def _call(self, queue: ProcessQueue, messages: list[MessageExt]) -> bool:
@@ -349,8 +371,8 @@ class PushConsumer:
         context = ConsumeContext(queue.name, suspend_current_queue_time=self._suspend)
         success, later = _ANSWERS[self._is_orderly]
         try:
-            answer = self._listener(messages, context)
-        except Exception as error:
+            answer = self._listener(tuple(messages), context)
+        except BaseException as error:  # SystemExit, too: it would end this thread and no process
             _log.warning(
                 "group %s: %s: the listener failed at offset %d: %s: %s",
                 self.group, queue.name, messages[0].offset, type(error).__name__, error,
@@ -361,7 +383,9 @@ class PushConsumer:
                 "group %s: expected %s or %s from the listener, found %r", self.group, success, later, answer
             )
         is_all = answer == success and context.ack_index is None
-        handled = len(messages) if is_all else 0 if answer != success else (context.ack_index or 0) + 1
+        handled = (
+            len(messages) if is_all else 0 if answer != success else max((context.ack_index or 0) + 1, 0)
+        )
         queue.done(messages[:handled])
         if handled >= len(messages):
             return True
@@ -371,5 +395,6 @@ class PushConsumer:
 
     def _failed(self, queue: ProcessQueue, messages: list[MessageExt], level: int, pause: float) -> None:
         assert self._failures is not None
+        queue.is_suspended = self._is_orderly
         self._failures.add(queue, messages, level, pause)
         self._wake.set()

@@ -37,7 +37,8 @@ class ProcessQueue:
     place: int | None = None
     is_dropped: bool = False
     is_paused: bool = False
-    is_busy: bool = False  # an orderly listener has its first messages
+    is_suspended: bool = False  # an orderly listener failed: the queue waits
+    is_unsure: bool = False  # its owner could not be read, and messages of it were not handed out
     bytes: float = 0.0
     _pending: dict[int, MessageExt] = field(default_factory=dict)  # read and not done, by ascending offset
     _lock: threading.Lock = field(default_factory=threading.Lock)

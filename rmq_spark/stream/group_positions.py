@@ -110,6 +110,10 @@ class GroupPositions(StreamPositions):
         """The position that the group has recorded for a queue; None without one."""
         return self._group.recorded(queue)
 
+    def all_recorded(self) -> Mapping[MessageQueue, int]:
+        """The positions that the group's members have recorded."""
+        return self._group.all_recorded()
+
     def leave(self, done: StreamOffset) -> None:
         """Records the offset and leaves the group."""
         self._group.leave(done)
@@ -342,6 +346,9 @@ class _StreamGroup:
 
     def recorded(self, queue: MessageQueue) -> int | None:
         return None if self._part is None else self._part.recorded(queue)
+
+    def all_recorded(self) -> Mapping[MessageQueue, int]:
+        return {} if self._part is None else self._part.all_recorded()
 
     def leave(self, previous: StreamOffset) -> None:
         """Records the offsets and gives all queues back: a bounded run has read everything."""

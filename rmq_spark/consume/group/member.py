@@ -213,16 +213,26 @@ class GroupMember:
         entry = read_state(self._directory).queues.get(queue)
         return None if entry is None else entry.position
 
+    def all_recorded(self) -> Mapping[MessageQueue, int]:
+        """The positions that the members have recorded."""
+        queues = read_state(self._directory).queues
+        return {queue: entry.position for queue, entry in queues.items() if entry.position is not None}
+
     @property
     def id(self) -> str:
         """The member's id in `group.json` and `ownership.log`; an expelled member gets a new one."""
         return self._id
 
     def enter(self) -> None:
-        with self._locked():
-            change = self._begin()
-            self._admit(change)
-            self._write(change)
+        try:
+            with self._locked():
+                change = self._begin()
+                self._admit(change)
+                self._write(change)
+        except BaseException:
+            if self._lease is not None:
+                self._lease.end()
+            raise
 
     def settle(
         self,
@@ -664,6 +674,10 @@ class SoleMember:
     def recorded(self, queue: MessageQueue) -> int | None:
         """The offset of the queue in the offset store; None without one."""
         return self._offsets.read().get(queue)
+
+    def all_recorded(self) -> Mapping[MessageQueue, int]:
+        """The positions that this member has saved; with the offset store `none`, those it would have."""
+        return self._saved
 
     def owns(self, queue: MessageQueue, epoch: int) -> bool:
         """True: there is no other member."""
