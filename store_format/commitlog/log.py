@@ -91,15 +91,15 @@ class CommitLog:
         With `holds_last`, the log ends before the file that a broker writes: the last one with a message. It
         and the empty files that a broker has allocated behind it are `growing_files`.
         """
-        odd: dict[str, CorruptStoreError] = {}
+        irregular: dict[str, CorruptStoreError] = {}
         found = [
             file
             for each in directories
             for file in files_at(each).store_files(
-                each, irregular=lambda error: odd.update({error.file: error})
+                each, irregular=lambda error: irregular.update({error.file: error})
             )
         ]
-        found += [StoreFile(path, int(paths.base_name(path)), 0) for path in odd]
+        found += [StoreFile(path, int(paths.base_name(path)), 0) for path in irregular]
         found.sort(key=lambda file: file.start)
         stray = strays(found, cache)
         found = [file for file in found if file.path not in stray]
@@ -111,7 +111,7 @@ class CommitLog:
                     f"one file that starts at {file.start}",
                     f"another one, {file.path}. Move one of the two away",
                 )
-        if found and found[-1].size == 0 and found[-1].path not in odd:
+        if found and found[-1].size == 0 and found[-1].path not in irregular:
             found.pop()
         files = [file for file in found if file.size]
         whole = f"a file of {_usual_size(files)} bytes, like the others"
@@ -121,7 +121,7 @@ class CommitLog:
                 for each in stray.values()
             ),
             *(
-                odd.get(file.path) or CorruptStoreError(file.path, 0, whole, "0 bytes")
+                irregular.get(file.path) or CorruptStoreError(file.path, 0, whole, "0 bytes")
                 for file in found
                 if not file.size
             ),

@@ -310,7 +310,7 @@ def _check_edges(files: UnitFiles, run: FileRun, first: int, start: int, stop: i
         if number + 1 < stop:
             base, end = files.unit(number + 1)[_BASE_OFFSET], _end_offset(files.unit(number))
             if base < end:
-                raise _misplaced(files.directory, run.file_size, number + 1, end, base)
+                raise _wrong_unit(files.directory, run.file_size, number + 1, end, base)
 
 
 def _first_unit(files: UnitFiles, low: int, high: int, field: int, at_least: int) -> int:
@@ -372,11 +372,11 @@ def _refuse_disorder(bounds: QueueBounds, files: UnitFiles) -> None:
         wrong = np.flatnonzero((bases < ends[:-1]) | (units["batch_size"] <= 0))
         if len(wrong):
             at = int(wrong[0])
-            raise _misplaced(bounds.directory, bounds.file_size, first + at, int(ends[at]), int(bases[at]))
+            raise _wrong_unit(bounds.directory, bounds.file_size, first + at, int(ends[at]), int(bases[at]))
         end = int(ends[-1])
 
 
-def _misplaced(directory: str, file_size: int, number: int, end: int, base: int) -> CorruptStoreError:
+def _wrong_unit(directory: str, file_size: int, number: int, end: int, base: int) -> CorruptStoreError:
     """Unit `number` begins at queue offset `base`, before the end of the unit before it."""
     path, within = place_in_files(directory, file_size, number * BATCH_CQ_UNIT.itemsize)
     expected = f"a batch that begins at or behind queue offset {end}, where the one before it ends"
