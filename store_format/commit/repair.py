@@ -179,7 +179,7 @@ class Recovery(LogComparison):
     messages behind a physical offset, up to a time (ms): it writes them again. `topics` are those that
     topics.json has lost, with their numbers of queues. A salvage leaves out the `remains`. `lost` are the
     messages of the compared queues that nobody can read, as `verify` counts them. Of a log whose end is
-    certain, entries behind it are old (`has_old`).
+    certain, entries behind it are old (`has_old_entries`).
     `whole_in` is the log that shows which messages are whole, if `log` is that of a copy, whose short files
     got their full length.
     """
@@ -197,7 +197,7 @@ class Recovery(LogComparison):
     remains: ReadableEnd | None = None
     whole_in: CommitLog | None = None
     lost: GivenUp = field(default_factory=GivenUp)
-    has_old: bool = False
+    has_old_entries: bool = False
     is_torn: bool = False  # the head of a message is at the end of a crashed store's log
 
     @property
@@ -243,8 +243,8 @@ class Recovery(LogComparison):
         ranges = [*((each.start, each.stop) for each in self.filled), *(each.range for each in self.damage)]
         lost_between = [(*key, *each) for key, queue in self.compared.items() for each in queue.lost_between]
         proofs = QueueProofs(self.source, log)
-        self.has_old = not self.is_crashed and proofs.has_old(self.queued_stop)
-        ranges += [] if self.has_old else [(self.end.offset, OFFSET_MAX)]
+        self.has_old_entries = not self.is_crashed and proofs.has_old_entries(self.queued_stop)
+        ranges += [] if self.has_old_entries else [(self.end.offset, OFFSET_MAX)]
         gone = [*proofs.pointing_to(self.queues, ranges), *proofs.gone_by_ledger(self.queues)]
         places = [
             (*each.key, *place) for each in gone for place in each.without_whole(self.compared.get(each.key))
@@ -514,7 +514,7 @@ def cut_behind_end(recovery: Recovery, files: FileWrites) -> None:
     proofs = QueueProofs(opened, log)
     gone = proofs.pointing_to(recovery.queues, [(end.offset, limit)]) if end.offset < limit else []
     is_cut = recovery.options.cut_after_damage and not recovery.options.salvage
-    is_lost, whole_in = is_cut or not recovery.has_old, recovery.whole_in or log
+    is_lost, whole_in = is_cut or not recovery.has_old_entries, recovery.whole_in or log
     lost = [each for each in gone if is_lost and (is_cut or not _is_whole(whole_in, each.physical))]
     holes = [(hole.start, hole.stop) for hole in recovery.filled]
     fillers = tuple(holes) if opened != recovery.source else ()

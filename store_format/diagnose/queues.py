@@ -281,7 +281,7 @@ class QueueCheck:
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
             check.report_lacking(is_live=self._state is StoreState.LIVE)
-        is_old = QueueProofs(self._opened, self._log).has_old(last_behind)
+        is_old = QueueProofs(self._opened, self._log).has_old_entries(last_behind)
         self.ahead = 0 if is_clean and is_old else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
         if stranded:

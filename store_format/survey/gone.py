@@ -216,7 +216,7 @@ class QueueProofs:
         own: Mapping[int, tuple[QueueKey, int]] = MappingProxyType({}),
     ) -> dict[int, UnitRun]:
         """The damaged records in the ranges [start, stop) of the log that entries show, by
-        their physical offsets. `own` are the queues and queue offsets of contradicted ones.
+        their physical offsets. `own` are the queues and queue offsets of those that entries contradict.
         """
         records = dict[int, UnitRun | None]()
         for queue in queues:
@@ -313,7 +313,7 @@ class QueueProofs:
                 return [*pointed, *self.gone_by_ledger(queues)]
         return []
 
-    def has_old(self, queued: int = -1) -> bool:
+    def has_old_entries(self, queued: int = -1) -> bool:
         """Whether entries behind the end of a log that no crash left are old, up to the physical offset
         `queued` to which one leads: the end is certain.
         """

@@ -28,7 +28,7 @@ _SAMPLE = (
     "exchange_two_files",
     "exchange_two_queues",
     "rename_a_queue",
-    "stale_entries_behind_the_log",
+    "old_entries_behind_the_log",
     "junk_with_a_number",
 )
 

@@ -449,14 +449,14 @@ def blank_a_queue(store: Damaged) -> None:
         path.write_bytes(bytes(path.stat().st_size))
 
 
-def stale_entries_behind_the_log(store: Damaged) -> None:
+def old_entries_behind_the_log(store: Damaged) -> None:
     file, count = _newest(store)
     unit = np.array([(10**7 + 300 * i, 300, 0) for i in range(5)], CQ_UNIT)
     left = file.stat().st_size // CQ_UNIT.itemsize - count
     overwrite(file, CQ_UNIT.itemsize * count, unit[:left].tobytes())
 
 
-def stale_entries_into_the_log(store: Damaged) -> None:
+def old_entries_into_the_log(store: Damaged) -> None:
     file, count = _newest(store)
     first = np.frombuffer(sorted(_queues(store)[1].iterdir())[-1].read_bytes(), CQ_UNIT)[:3]
     left = file.stat().st_size // CQ_UNIT.itemsize - count
@@ -503,8 +503,8 @@ MISPLACED: Sequence[Callable[[Damaged], None]] = (
     zero_the_first_entries,
     shift_the_entries_of_a_file,
     blank_a_queue,
-    stale_entries_behind_the_log,
-    stale_entries_into_the_log,
+    old_entries_behind_the_log,
+    old_entries_into_the_log,
     older_queues,
 )
 OF_THE_LOG: Sequence[Callable[[Damaged], None]] = (
