@@ -88,6 +88,7 @@ class PullConsumer:
         self._polled: list[tuple[ProcessQueue, list[MessageExt]]] = []  # not handled yet
         self._turn = 0  # so that no queue waits for another one
         self._is_closed = False
+        self._last_error = ""  # of the thread that looks
         self._lock = threading.RLock()
         self._background = Repeated(f"rmqlog-pull-{group}", lambda: _LOOK_SECONDS, self._look)
 
@@ -178,8 +179,11 @@ class PullConsumer:
             if self._member is not None:
                 try:
                     self._member.look()
+                    self._last_error = ""
                 except StoreError as error:
-                    _log.warning("group %s: %s", self.group, error)
+                    if str(error) != self._last_error:
+                        _log.warning("group %s: %s", self.group, error)
+                    self._last_error = str(error)
 
     # ---- messages ------------------------------------------------------------------------------------------
 

@@ -362,7 +362,8 @@ class PushConsumer:
                 self._in_hand -= 1
                 if not self._in_hand:
                     self._idle.notify_all()
-            if member is not None and (self._is_orderly or member.has_more(queue)):
+            # not always: of thousands of queues, a turn for each call would ask all of them
+            if member is not None and ((self._is_orderly and queue.held) or member.has_more(queue)):
                 self._wake.set()
 
     def _call(self, queue: ProcessQueue, messages: list[MessageExt]) -> bool:

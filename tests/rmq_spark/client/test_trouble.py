@@ -281,6 +281,20 @@ def test_a_poll_that_cannot_ask_the_group_loses_no_message(consumers: Consumers,
     assert len(found) == 20
 
 
+def test_a_pull_consumer_names_an_error_once(
+    consumers: Consumers, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = consumers.pull()
+    consumer.subscribe("T")
+    consumer.poll(0)
+    (path,) = root.glob(".rmqlog/groups/**/group.json")
+    text = path.read_text()
+    path.write_text("torn")
+    time.sleep(3.5)
+    path.write_text(text)
+    assert sum("group.json" in each for each in caplog.messages) == 1
+
+
 # ---- much to read ------------------------------------------------------------------------------------------
 
 
