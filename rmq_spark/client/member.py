@@ -173,6 +173,10 @@ class Member:
         self._is_live = False
         self._failing: dict[MessageQueue, tuple[str, float]] = {}  # the last error, when to read again
 
+    def keep(self, queues: Collection[MessageQueue]) -> None:
+        """No queue goes to another member while it is in this collection, which may change."""
+        self._positions.keep(queues)
+
     def root_of(self, broker: str) -> str:
         """The store of a broker."""
         return next(store.path for store in self._stores.stores if store.broker_name == broker)
@@ -240,6 +244,8 @@ class Member:
             is_known = queue is not None and not queue.is_unsure and name not in step.moved
             if queue is None or not is_known or queue.epoch != self._positions.epoch_of(name):
                 self._begin(name, begin)
+        for name, queue in self.queues.items():
+            queue.is_leaving = name in self._positions.leaving
         counts = Counter(name.topic for name in self.queues)
         self._thresholds = {topic: self._limits.of_queue(count) for topic, count in counts.items()}
 

@@ -235,6 +235,7 @@ class PushConsumer:
         member = Member(
             self._options, self._expressions, self._limits, strategy=self._strategy, clocks=self._clocks
         )
+        member.keep(self._calling)  # RebalancePushImpl.removeUnnecessaryMessageQueue: orderly, consuming
         member.begin()
         self._member = member
         self._failures = Failures(
@@ -336,7 +337,8 @@ class PushConsumer:
         self._pool.submit(self._consume, queue, messages)
 
     def _submit_orderly(self, queue: ProcessQueue) -> None:
-        if queue.is_suspended or queue.is_dropped or queue.name in self._calling:
+        waits = queue.is_suspended or queue.is_leaving or queue.is_dropped
+        if waits or queue.name in self._calling:
             return
         messages = queue.first(self._batch_max)
         if messages:
@@ -352,7 +354,8 @@ class PushConsumer:
             while messages and not self._stopping.is_set() and member is not None:
                 if not member.holds(queue) or not self._call(queue, messages) or not self._is_orderly:
                     break
-                messages = queue.first(self._batch_max) if self._clocks.monotonic() < until else []
+                goes_on = self._clocks.monotonic() < until and not queue.is_leaving
+                messages = queue.first(self._batch_max) if goes_on else []
         except Exception:  # a bug must not lose messages
             _log.exception("group %s: %s: messages are handed out again", self.group, queue.name)
             self._failed(queue, messages, 0, self._suspend)

@@ -38,6 +38,7 @@ class ProcessQueue:
     is_dropped: bool = False
     is_paused: bool = False
     is_suspended: bool = False  # an orderly listener failed: the queue waits
+    is_leaving: bool = False  # it goes to another member after the call that has it
     is_unsure: bool = False  # its owner could not be read, and messages of it were not handed out
     bytes: float = 0.0
     _pending: dict[int, MessageExt] = field(default_factory=dict)  # read and not done, by ascending offset

@@ -9,7 +9,7 @@ a bounded run has read everything.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from rmq_spark.consume.consumer import BROADCASTING, MessageQueue, consuming_group, offset_limits, sort_queues
@@ -97,6 +97,15 @@ class GroupPositions(StreamPositions):
     def epoch_of(self, queue: MessageQueue) -> int:
         """The epoch in which the queue was taken. Only for a queue of the last step."""
         return self._now.owned[queue].epoch
+
+    def keep(self, queues: Collection[MessageQueue]) -> None:
+        """From now on, no queue goes to another member while it is in this collection."""
+        self._group.kept = queues
+
+    @property
+    def leaving(self) -> frozenset[MessageQueue]:
+        """The queues that go to other members when they are kept no longer."""
+        return self._group.leaving
 
     def owns(self, queue: MessageQueue, epoch: int) -> bool:
         """Whether this member still has the queue in this epoch. Any thread may ask."""
@@ -295,6 +304,7 @@ class _StreamGroup:
 
     def __init__(self, stores: StreamStores, options: GroupOptions, *, clocks: Clocks | None = None) -> None:
         self.clients: tuple[str, ...] = ()
+        self.kept: Collection[MessageQueue] = ()
         self._stores = stores
         self._options = options
         self._clocks = clocks
@@ -314,6 +324,7 @@ class _StreamGroup:
         """
         part = self._part or self._join()
         queues, positions, part.places = self._shared(), previous.positions, previous.at
+        part.kept = self.kept
         if self._first is None:
             self._first = frozenset(queues)
         if is_bounded and not self._has_waited:
@@ -340,6 +351,10 @@ class _StreamGroup:
         for number, queue in enumerate(queues):
             found.setdefault(queue, self.clients[number % len(self.clients)])
         return found
+
+    @property
+    def leaving(self) -> frozenset[MessageQueue]:
+        return frozenset() if self._part is None else self._part.leaving
 
     def owns(self, queue: MessageQueue, epoch: int) -> bool:
         return self._part is not None and self._part.owns(queue, epoch)

@@ -172,6 +172,8 @@ class GroupMember:
 
     def __init__(self, directory: str, membership: Membership, offsets: OffsetStore, clocks: Clocks) -> None:
         self.places: Mapping[MessageQueue, int] = {}  # of the messages before the positions (`$at`)
+        self.kept: Collection[MessageQueue] = ()  # not released while they are in it; see `leaving`
+        self.leaving: frozenset[MessageQueue] = frozenset()  # kept queues that are others' by the strategy
         self._directory = directory
         self._membership = membership
         self._mirror = GroupOffsetMirror(membership.group, offsets)
@@ -400,10 +402,12 @@ class GroupMember:
             queue for queue in target if queue not in self._held and change.state.entry(queue).owner is None
         ]
         moved_back = self._mirror.follow(change, self._held, free)
-        for queue in [queue for queue in self._held if queue not in target]:
+        others = self._held.keys() - target.keys()
+        self.leaving = frozenset(queue for queue in others if queue in self.kept)
+        for queue in others - self.leaving:
             change.release(queue, self._id)
             del self._held[queue]
-        for queue in self._held:
+        for queue in self._held.keys() & target.keys():
             if change.state.queues[queue].client != target[queue]:
                 self._held[queue] = change.hand_on(queue, self._id, target[queue])
         for queue in free:
@@ -512,6 +516,8 @@ class GroupMember:
         if self._is_mirror_due and now >= self._next_record:
             # Recorded positions reach the offset file after the interval even when no new message arrives.
             return True
+        if any(queue not in self.kept for queue in self.leaving):
+            return True
         is_other = queues is not self._queues and list(queues) != list(self._queues)
         is_moved = positions is not self._positions and positions != self._positions
         return is_other or (is_moved and (now >= self._next_record or bool(self._now.starts)))
@@ -603,6 +609,8 @@ class SoleMember:
         self, membership: Membership, offsets: OffsetStore, *, shares: bool, clocks: Clocks | None = None
     ) -> None:
         self.places: Mapping[MessageQueue, int] = {}  # as in `GroupMember`; nothing records them
+        self.kept: Collection[MessageQueue] = ()  # as in `GroupMember`; nothing is released
+        self.leaving: frozenset[MessageQueue] = frozenset()
         self._membership = membership
         self._offsets = offsets
         self._shares = shares

@@ -230,6 +230,28 @@ def test_a_reset_waits_for_the_orderly_call(consumers: Consumers, root: Path) ->
     assert Counter(heard.wait(36))["T", 0, 0] == 2
 
 
+def test_an_orderly_queue_goes_to_another_member_after_its_call(consumers: Consumers) -> None:
+    """Two members must not handle one queue at the same time."""
+    going_on = threading.Event()
+
+    def listen(messages: Sequence[MessageExt], context: ConsumeContext) -> str:
+        if messages[0].offset == 2:
+            going_on.wait(20)
+        return "SUCCESS"
+
+    one, two = Heard(listen), Heard(lambda messages, context: "SUCCESS")
+    first = consumers.push(one, orderly=True, instance_name="one")
+    one.wait(12)
+    second = consumers.push(two, orderly=True, instance_name="two")
+    time.sleep(2.5)
+    assert not second.message_queues
+    assert len(one.places) == 12
+    going_on.set()
+    wait_until(lambda: len(one.places) + len(two.places) == 20)
+    assert sorted(one.places + two.places) == _ALL
+    assert len(first.message_queues) == len(second.message_queues) == 2
+
+
 # ---- the group's files -------------------------------------------------------------------------------------
 
 
