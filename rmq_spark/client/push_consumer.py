@@ -63,6 +63,11 @@ class ConsumeContext:
 Listener: TypeAlias = "Callable[[Sequence[MessageExt], ConsumeContext], ConsumeStatus | str | None]"
 
 
+def _limit(threshold: int | None, unit: int) -> int | None:
+    """The threshold of a topic; None, and -1 as RocketMQ has it, is none."""
+    return None if threshold is None or threshold < 0 else threshold * unit
+
+
 class PushConsumer:
     """Reads whole queues of a store, or of all stores of a cluster directory, as a member of a group.
 
@@ -174,9 +179,9 @@ class PushConsumer:
         self._limits = PullLimits(
             pull_batch_size,
             pull_threshold_for_queue,
-            pull_threshold_for_topic,
+            _limit(pull_threshold_for_topic, 1),
             pull_threshold_size_for_queue * _MIB,
-            None if pull_threshold_size_for_topic is None else pull_threshold_size_for_topic * _MIB,
+            _limit(pull_threshold_size_for_topic, _MIB),
             consume_concurrently_max_span,
         )
         self._threads, self._batch_max = consume_thread_number, consume_message_batch_max_size

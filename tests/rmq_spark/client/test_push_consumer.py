@@ -147,6 +147,14 @@ def test_a_full_local_buffer_stops_pulling(consumers: Consumers, root: Path) -> 
     assert len({*heard.wait(800)}) == 800
 
 
+def test_minus_one_is_no_threshold_of_a_topic(consumers: Consumers) -> None:
+    """The default of DefaultMQPushConsumer."""
+    no_limits = {"pull_threshold_for_topic": -1, "pull_threshold_size_for_topic": -1}
+    consumer = consumers.push(Heard(), pull_threshold_for_queue=30, **no_limits)
+    assert consumer._member is not None
+    assert {each.messages for each in consumer._member._thresholds.values()} == {30}
+
+
 @pytest.mark.parametrize("span", [1, 3])
 def test_a_slow_message_holds_its_queue_at_the_span(consumers: Consumers, root: Path, span: int) -> None:
     going_on = threading.Event()
