@@ -66,7 +66,7 @@ ODD_SIZE_ADVICE = (
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
-NO_FILE_ADVICE = "Move it out of the store, or put the file back: nobody reads what only has its name"
+NO_FILE_ADVICE = "Move it out of the store, or put the file back: readers refuse what has the name of a file"
 REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
 _LINKS = "Links below the store's root"
 # advice about what a recovery leaves as it is

@@ -176,8 +176,7 @@ class Files:
         Only names of 20 digits count; `diagnose` reports other names. Another `name` pattern lists other
         files, whose `start` is the number in the last group of the pattern, or the whole name. Raises
         CorruptStoreError for a link and for an entry that is not a regular file: to skip it would hide
-        missing bytes. The caller that gives `irregular` gets the errors of such entries instead. Else
-        directories with the name of a file are skipped, as by MappedFileQueue.doLoad.
+        missing bytes. The caller that gives `irregular` gets the errors of such entries instead.
         """
         found = []
         for entry in _scan(directory):
@@ -186,8 +185,6 @@ class Files:
                 continue
             if entry.is_symlink():
                 raise symbolic_link(entry.path)
-            if irregular is None and name is OFFSET_NAME and entry.is_dir():
-                continue
             if not entry.is_file(follow_symlinks=False):
                 found_kind = "a directory, a pipe, a socket or a device"
                 error = CorruptStoreError(entry.path, 0, "a regular file", found_kind)

@@ -299,7 +299,7 @@ VIEW = View("logFiles", "The files of the commitlog.", LOG_FILE_COLUMNS, log_fil
     section.says("VIEWS")
     registry = section.path("views/registry.py")
     section.change(
-        registry, "    lag_by_topic,\n    problems,\n", "    lag_by_topic,\n    log_files,\n    problems,\n"
+        registry, "    lag_by_topic,\n    owners,\n", "    lag_by_topic,\n    log_files,\n    owners,\n"
     )
     section.change(registry, "    problems.VIEW,\n", "    problems.VIEW,\n    log_files.VIEW,\n")
     section.change(section.path("docs/read.md"), "**Views**", "**Views** (`logFiles`)")

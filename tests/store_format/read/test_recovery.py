@@ -582,17 +582,6 @@ def test_messages_of_a_deleted_topic_stay_deleted_if_the_later_ones_are_lost(tmp
     assert [(queue.queue_id, queue.max_offset) for queue in queues] == [(1, 1)]
 
 
-def test_a_directory_with_the_name_of_a_queue_file_hides_no_entry(tmp_path: Path) -> None:
-    """A broker skips it (MappedFileQueue.doLoad). Only the entry shows which of two messages counts."""
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    store.restart("A")
-    last = store.put("A")
-    (store.write() / "consumequeue/A/0" / ("9" * 20)).mkdir()
-    assert _places(tmp_path, "A") == [(0, last.physical_offset)]
-    assert [each.found for each in diagnose(str(tmp_path)).of("damage")] == [f"the directory {'9' * 20!r}"]
-
-
 def _skipping(root: Path) -> list[str]:
     """The topics of the messages that a read returns which skips damage."""
     queues = [(queue, queue.piece()) for queue in Store.open(str(root)).queues()]
