@@ -149,7 +149,7 @@ def test_a_full_local_buffer_stops_pulling(consumers: Consumers, root: Path) -> 
 
 def test_minus_one_is_no_threshold_of_a_topic(consumers: Consumers) -> None:
     """The default of DefaultMQPushConsumer."""
-    no_limits = {"pull_threshold_for_topic": -1, "pull_threshold_size_for_topic": -1}
+    no_limits: dict[str, Any] = {"pull_threshold_for_topic": -1, "pull_threshold_size_for_topic": -1}
     consumer = consumers.push(Heard(), pull_threshold_for_queue=30, **no_limits)
     assert consumer._member is not None
     assert {each.messages for each in consumer._member._thresholds.values()} == {30}

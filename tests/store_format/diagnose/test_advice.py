@@ -63,8 +63,8 @@ def _texts(node: ast.expr, names: Mapping[str, list[ast.expr]]) -> Iterator[str]
         yield from _texts(node.body, names)
         yield from _texts(node.orelse, names)
     else:
-        assert isinstance(node, ast.Name), f"this test does not understand the advice {ast.unparse(node)}"
-        for value in names[node.id]:
+        assert isinstance(node, ast.Name | ast.Attribute), f"an advice of another kind: {ast.unparse(node)}"
+        for value in names[node.attr if isinstance(node, ast.Attribute) else node.id]:
             yield from _texts(value, names)
 
 
@@ -74,12 +74,11 @@ def all_advice() -> set[str]:
     names: dict[str, list[ast.expr]] = {}
     for tree in trees:
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.targets[0], ast.Name)
-                and "advice" in node.targets[0].id.lower()
-            ):
-                names.setdefault(node.targets[0].id, []).append(node.value)
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and "advice" in target.id.lower():
+                names.setdefault(target.id, []).append(node.value)
     found: set[str] = set()
     for tree in trees:
         for node in ast.walk(tree):
