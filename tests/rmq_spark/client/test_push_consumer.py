@@ -253,9 +253,11 @@ def test_a_reset_moves_a_running_consumer(consumers: Consumers, root: Path) -> N
 
 def test_a_topic_that_is_created_again_is_read_from_its_begin(consumers: Consumers, root: Path) -> None:
     heard = Heard()
-    consumers.push(heard, persist_consumer_offset_interval=0)
+    consumer = consumers.push(heard, persist_consumer_offset_interval=0)
     heard.wait(20)
+    wait_until(lambda: not consumer._in_hand)
     deleted_topic(root, "T")
+    wait_until(lambda: not consumer.message_queues)  # it has noticed
     append(root, numbered("T", 100, 8))
     assert sorted(heard.wait(28)[20:]) == expected("T", *[(0, 2)] * 4)
 
