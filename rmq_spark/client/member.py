@@ -218,13 +218,13 @@ class Member:
         is_due = force or now >= self._next_look
         if not (is_due or has_news or self._is_live):
             return False
+        self._note_done()
         version = self._stores.look()
         if version == self._version and not is_due:
             return False
         self._version, self._next_look = version, now + _LOOK_SECONDS
         self._is_live = any(store.state is StoreState.LIVE for store in self._stores.stores)
         self._doorbells.watch([doorbell_path(store.opened) for store in self._stores.stores])
-        self._note_done()
         self._advance()
         return True
 
@@ -258,10 +258,14 @@ class Member:
         self.queues[name] = ProcessQueue(name, self._positions.epoch_of(name), offset, is_paused=is_paused)
 
     def _note_done(self) -> None:
-        """Makes `_done` the offset of what is handled now."""
+        """Makes `_done` the offset of what is handled now.
+
+        Before a look at the stores: after it, the queue of this name may be that of a topic that was deleted
+        and created again, with other messages before these positions.
+        """
         positions = {name: queue.committed for name, queue in self.queues.items()}
         done = self._positions.offset_of(positions, self._step, self._done)
-        for name, queue in self.queues.items():  # whose topic was deleted since they were read
+        for name, queue in self.queues.items():  # whose files were deleted since they were read
             if name not in done.at and queue.place is not None and positions[name] == queue.next_offset:
                 done.at[name] = queue.place
         self._done = done

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from rmq_spark.consume.consumer import BROADCASTING, MessageQueue, consuming_group, offset_limits, sort_queues
@@ -30,7 +31,7 @@ from rmq_spark.stream.plan import ranges
 from rmq_spark.stream.positions import Step, StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.bookkeeping.journal import StoreState
-from store_format.errors import OffsetOutOfRangeError, OptionError, StoreWriteError
+from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError, StoreWriteError
 from store_format.files.polling import Clocks
 from store_format.follow.log_tail import Replaced, replaced_since
 from store_format.metadata.read import known_topics
@@ -91,7 +92,9 @@ class GroupPositions(StreamPositions):
 
     def offset_of(self, positions: dict[MessageQueue, int], step: Step, before: StreamOffset) -> StreamOffset:
         """The offset for the next `advance`, from what is handled now."""
-        places = self._places(positions, step, before)
+        places: dict[MessageQueue, int] = {}
+        with suppress(StoreError):  # files that were deleted since the last look
+            places = self._places(positions, step, before)
         return StreamOffset(positions, reset=self._now.reset, at=places)
 
     def epoch_of(self, queue: MessageQueue) -> int:
