@@ -80,10 +80,10 @@ class GroupPositions(StreamPositions):
     def advance(self, done: StreamOffset) -> Step:
         """What a consumer that is no query may read: it has handled everything before the offset `done`.
 
+        The caller has looked at the stores once since then: a second look would hide what the first one saw.
         It owns the queues in `begins` and in `waiting`, and no others. Queues in `moved`, and those that
         `done` does not have, begin there; the others go on.
         """
-        self.stores.look()
         self._compare(done)
         self._at_boundary(done)
         step = self._step(done, is_first=False)
