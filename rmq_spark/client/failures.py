@@ -65,9 +65,10 @@ class Failures:
         """Notes failed messages. `level` is that of `client.failed.Failed`, `pause` an orderly queue's."""
         self._added.append((queue, messages, level, pause))
 
-    def turn(self) -> None:
-        """Does what is due. An error concerns the messages of one store, and is logged."""
+    def turn(self) -> bool:
+        """Does what is due; returns whether anything was. An error concerns one store, and is logged."""
         due: list[_Entry] = []
+        is_any = bool(self._added)
         while self._added:
             queue, messages, level, pause = self._added.popleft()
             if self.is_orderly:
@@ -82,12 +83,13 @@ class Failures:
                 due += [_Entry(queue, message, level) for message in messages]
         now = self.clocks.monotonic()
         while self._waiting and self._waiting[0][0] <= now:
-            entry = heappop(self._waiting)[2]
+            is_any, entry = True, heappop(self._waiting)[2]
             if isinstance(entry, ProcessQueue):
                 entry.is_suspended = False
             else:
                 due.append(entry)
         self._store(due)
+        return is_any
 
     def _wait(self, seconds: float, entry: _Entry | ProcessQueue) -> None:
         self._count += 1  # entries are not compared

@@ -244,8 +244,9 @@ class Member:
             is_known = queue is not None and not queue.is_unsure and name not in step.moved
             if queue is None or not is_known or queue.epoch != self._positions.epoch_of(name):
                 self._begin(name, begin)
+        leaving = self._positions.leaving
         for name, queue in self.queues.items():
-            queue.is_leaving = name in self._positions.leaving
+            queue.is_leaving = name in leaving
         counts = Counter(name.topic for name in self.queues)
         self._thresholds = {topic: self._limits.of_queue(count) for topic, count in counts.items()}
 

@@ -296,9 +296,10 @@ class PushConsumer:
 
     def _run(self) -> None:
         assert self._member is not None
+        is_woken = True
         while not self._stopping.is_set():
             try:
-                self._turn(self._member)
+                self._turn(self._member, is_woken=is_woken)
                 pause = self._member.pause
                 self._last_error = ""
             except Exception as error:  # the consumer must not end without a word
@@ -306,24 +307,26 @@ class PushConsumer:
                 if str(error) != self._last_error:
                     _log.exception("group %s: the consumer goes on in %g s", self.group, pause)
                 self._last_error = str(error)
-            self._wake.wait(pause)
+            is_woken = self._wake.wait(pause) or bool(self._last_error)
             self._wake.clear()
 
-    def _look(self, member: Member) -> float:
-        """Looks at the group and the failures; returns when to look again, however much there is to read."""
+    def _look(self, member: Member) -> tuple[bool, float]:
+        """Looks at the group and the failures: whether anything may have changed, and when to look again,
+        however much there is to read.
+        """
         assert self._failures is not None
-        member.look()
-        self._failures.turn()
-        return self._clocks.monotonic() + _READ_SECONDS
+        has_looked = member.look()
+        is_due = self._failures.turn()
+        return has_looked or is_due, self._clocks.monotonic() + _READ_SECONDS
 
-    def _turn(self, member: Member) -> None:
-        until = self._look(member)
-        is_left = True
+    def _turn(self, member: Member, *, is_woken: bool) -> None:
+        has_news, until = self._look(member)
+        is_left = has_news or is_woken  # of thousands of queues, few turns ask all
         while is_left and not self._stopping.is_set():
             is_left = False
             for queue in list(member.queues.values()):
                 if self._clocks.monotonic() >= until:
-                    until = self._look(member)
+                    _, until = self._look(member)
                 before = queue.next_offset
                 messages = member.pull(queue)
                 is_left |= queue.next_offset > before

@@ -57,6 +57,7 @@ class GroupPositions(StreamPositions):
         self._stops_before: Mapping[MessageQueue, Stop] | None = None  # of the first boundary
         self._has_left = False
         self._resumed = True
+        self._last_step = Step()
 
     def initial(self) -> _Json:
         """Empty: the group is asked at the first boundary, and Spark repeats a batch before that."""
@@ -86,12 +87,16 @@ class GroupPositions(StreamPositions):
         """
         self._compare(done)
         self._at_boundary(done)
-        step = self._step(done, is_first=False)
-        self._forget_replaced()
-        return step
+        asked = self.stores.version, done
+        if self._idle != asked:
+            self._idle, self._last_step = asked, self._step(done, is_first=False)
+            self._forget_replaced()
+        return self._last_step
 
     def offset_of(self, positions: dict[MessageQueue, int], step: Step, before: StreamOffset) -> StreamOffset:
-        """The offset for the next `advance`, from what is handled now."""
+        """The offset for the next `advance`, from what is handled now; `before` if nothing has changed."""
+        if positions == before.positions and before.reset == self._now.reset and not step.moved:
+            return before
         places: dict[MessageQueue, int] = {}
         with suppress(StoreError):  # files that were deleted since the last look
             places = self._places(positions, step, before)
@@ -116,7 +121,7 @@ class GroupPositions(StreamPositions):
 
     def seek(self, targets: Mapping[MessageQueue, int], done: StreamOffset) -> None:
         """Moves queues of this member to offsets that exist, backwards too, for the whole group."""
-        self._now = self._group.correct(targets, done)
+        self._now, self._idle = self._group.correct(targets, done), None
 
     def recorded(self, queue: MessageQueue) -> int | None:
         """The position that the group has recorded for a queue; None without one."""

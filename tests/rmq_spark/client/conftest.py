@@ -27,12 +27,14 @@ class Heard:
     ) -> None:
         self.calls: list[list[Place]] = []
         self.times: list[int] = []
+        self._count = 0
         self._answer = answer
         self._changed = threading.Condition()
 
     def __call__(self, messages: Sequence[MessageExt], context: ConsumeContext) -> str | None:
         with self._changed:
             self.calls.append([(each.stored_topic, each.queue_id, each.offset) for each in messages])
+            self._count += len(messages)
             self.times += [0 if each.error else each.reconsume_times for each in messages]
             self._changed.notify_all()
         return "CONSUME_SUCCESS" if self._answer is None else self._answer(messages, context)
@@ -44,7 +46,7 @@ class Heard:
     def wait(self, count: int) -> list[Place]:
         """All places, once there are so many."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.places) >= count, _WAIT_S), self.calls
+            assert self._changed.wait_for(lambda: self._count >= count, _WAIT_S), self.calls
         return self.places
 
 

@@ -325,7 +325,7 @@ def test_a_backlog_does_not_keep_the_consumer_from_looking(
 ) -> None:
     """Positions, failures and other members do not wait until everything is read."""
     monkeypatch.setattr("rmq_spark.client.push_consumer._READ_SECONDS", 0.05, raising=False)
-    append(root, numbered("T", 20, 4000))
+    append(root, numbered("T", 20, 2000))
     pull, look, looks = Member.pull, Member.look, [0]
 
     def slow_pull(member: Member, queue: ProcessQueue) -> list[MessageExt]:
@@ -341,5 +341,5 @@ def test_a_backlog_does_not_keep_the_consumer_from_looking(
     monkeypatch.setattr(Member, "look", counted_look)
     heard = Heard()
     consumers.push(heard, pull_batch_size=2)
-    heard.wait(4020)
-    assert max(looks) < 500
+    heard.wait(2020)
+    assert max(looks) < 250
