@@ -1,8 +1,8 @@
-"""A push or pull consumer in a process of its own: `python -m tests.support.consumer_worker OPTIONS`.
+"""A consumer or a query in a process of its own: `python -m tests.support.consumer_worker OPTIONS`.
 
 It writes a JSON object a line to the file `log`, each in one write: `hand` before a listener has messages,
-`done` when it has handled them. A message whose body begins with `poison` always fails. A line on standard
-input ends the process. Times are in ms since 1970.
+`done` when it has handled them. A message whose body begins with `poison` always fails in a push consumer.
+A line on standard input ends the process. Times are in ms since 1970.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rmq_spark.consumer import ConsumeContext, MessageExt, PullConsumer, PushConsumer
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
 
 
 class _Log:
@@ -31,14 +35,28 @@ class _Log:
         queue = messages[0].message_queue
         member = self.consumer._member
         held = None if member is None else member.queues.get(queue)
+        epoch = None if held is None else held.epoch
+        self._line(what, queue.topic, queue.queue_id, epoch, {each.offset: each.body for each in messages})
+
+    def write_rows(self, what: str, rows: Sequence[Row]) -> None:
+        """The rows of a micro-batch: a line for each queue, without an epoch."""
+        bodies = defaultdict[tuple[str, int], dict[int, bytes]](dict)
+        for row in rows:
+            bodies[row.topic, row.queueId][row.queueOffset] = bytes(row.body)
+        for queue, of_queue in bodies.items():
+            self._line(what, *queue, None, of_queue)
+
+    def _line(
+        self, what: str, topic: str, queue_id: int, epoch: int | None, bodies: Mapping[int, bytes]
+    ) -> None:
         line = {
             "what": what,
             "thread": [os.getpid(), threading.get_ident()],
             "at": time.time_ns() // 1_000_000,
-            "queue": [queue.topic, queue.queue_id],
-            "epoch": None if held is None else held.epoch,
-            "offsets": [each.offset for each in messages],
-            "bodies": [each.body.rstrip(b".").decode() for each in messages],
+            "queue": [topic, queue_id],
+            "epoch": epoch,
+            "offsets": list(bodies),
+            "bodies": [body.rstrip(b".").decode() for body in bodies.values()],
         }
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
@@ -55,32 +73,67 @@ def _is_asked_to_end() -> bool:
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
-def _run(options: dict[str, Any]) -> None:
-    log = _Log(options)
-    common: dict[str, Any] = {
+def _query(options: dict[str, Any], log: _Log) -> None:
+    """A query of Spark until the process is asked to end; one that is started again goes on."""
+    from pyspark.sql import DataFrame, SparkSession
+
+    import rmq_spark
+
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    rmq_spark.register(spark)
+
+    def handle(batch: DataFrame, _: int) -> None:
+        rows = batch.collect()
+        log.write_rows("hand", rows)
+        time.sleep(options["pause"])
+        log.write_rows("done", rows)
+
+    given = {
+        "subscribe": "T", "group": "g", "clientId": options["name"], "maxOffsetsPerTrigger": "64",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "leaseTime": f"{options['lease']}s",
+        "persistConsumerOffsetInterval": "0s", "failOnDataLoss": "false",
+    }  # fmt: skip
+    source = spark.readStream.format("rmqlog").options(**given).load(options["root"])
+    writer = source.writeStream.option("checkpointLocation", options["checkpoint"]).foreachBatch(handle)
+    query = writer.start()
+    while query.isActive and not _is_asked_to_end():
+        time.sleep(0.05)
+    query.stop()
+    assert query.exception() is None, query.exception()
+    spark.stop()
+
+
+def _common(options: dict[str, Any]) -> dict[str, Any]:
+    return {
         "instance_name": options["name"],
         "consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
         "lease_time": options["lease"],
     }
-    if options["kind"] == "pull":
-        pulling = PullConsumer(options["root"], "g", auto_commit_interval=0, pull_batch_size=4, **common)
-        log.consumer = pulling
-        pulling.subscribe("T")
-        while not _is_asked_to_end():
-            messages = pulling.poll(0.1)
-            if messages:
-                log.write("hand", messages)
-                time.sleep(options["pause"])
-                log.write("done", messages)
-        pulling.shutdown()
-        return
-    common |= {
-        "consume_message_batch_max_size": 1,
-        "consume_thread_number": 4,
-        "pull_threshold_for_queue": 16,
-    }
-    common |= {"max_reconsume_times": 0, "persist_consumer_offset_interval": 0}
-    pushing = PushConsumer(options["root"], "g", **common)
+
+
+def _pull(options: dict[str, Any], log: _Log) -> None:
+    """A pull consumer, which commits what it has polled when it polls again."""
+    pulling = PullConsumer(
+        options["root"], "g", auto_commit_interval=0, pull_batch_size=4, **_common(options)
+    )
+    log.consumer = pulling
+    pulling.subscribe("T")
+    while not _is_asked_to_end():
+        messages = pulling.poll(0.1)
+        if messages:
+            log.write("hand", messages)
+            time.sleep(options["pause"])
+            log.write("done", messages)
+    pulling.shutdown()
+
+
+def _push(options: dict[str, Any], log: _Log) -> None:
+    """A push consumer of four threads, whose failed messages are dead letters at once."""
+    pushing = PushConsumer(
+        options["root"], "g", consume_message_batch_max_size=1, consume_thread_number=4,
+        pull_threshold_for_queue=16, max_reconsume_times=0, persist_consumer_offset_interval=0,
+        **_common(options),
+    )  # fmt: skip
     log.consumer = pushing
     pushing.subscribe("T")
     pushing.register_message_listener(log.listen)
@@ -90,5 +143,10 @@ def _run(options: dict[str, Any]) -> None:
     pushing.shutdown()
 
 
+def _main(options: dict[str, Any]) -> None:
+    run = {"push": _push, "pull": _pull, "query": _query}[options["kind"]]
+    run(options, _Log(options))
+
+
 if __name__ == "__main__":
-    _run(json.loads(sys.argv[1]))
+    _main(json.loads(sys.argv[1]))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from tests.rmq_spark.client.conftest import wait_until
 from tests.support.ownership import double_ownership, read_events
+from tests.support.spark.processes import signal_session
 from tests.support.staged import append, make_store, numbered
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 _ROOT = Path(__file__).resolve().parents[3]
 _QUEUES, _LEASE_S, _PAUSE_S = 16, 2.0, 0.01
 _KINDS = {"one": "push", "two": "push", "three": "pull"}
+_KINDS_AND_QUERY = {**_KINDS, "four": "query"}
 _HELD = 16  # messages of a queue that a push consumer reads ahead
 _LOOK_MS = 400  # on a busy machine, between the look at the group and the line that a listener writes
 
@@ -56,26 +58,29 @@ class _Run:
 
     def start(self, name: str) -> None:
         options = {
-            "kind": _KINDS[name], "root": str(self.root), "name": f"{name}-{self.started}", "lease": _LEASE_S,
-            "pause": _PAUSE_S, "log": str(self.path / "log"),
+            "kind": _KINDS_AND_QUERY[name], "root": str(self.root), "name": f"{name}-{self.started}",
+            "lease": _LEASE_S, "pause": _PAUSE_S, "log": str(self.path / "log"),
+            "checkpoint": str(self.path / name),
         }  # fmt: skip
         self.started += 1
         command = [sys.executable, "-m", "tests.support.consumer_worker", json.dumps(options)]
-        self.processes[name] = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, text=True)
+        self.processes[name] = subprocess.Popen(
+            command, cwd=_ROOT, stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
-        process.kill()
+        signal_session(process.pid, signal.SIGKILL)
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
 
     def stop_past_its_lease(self, name: str) -> None:
         process = self.processes[name]
-        process.send_signal(signal.SIGSTOP)
+        signal_session(process.pid, signal.SIGSTOP)
         self.stops[process.pid] += 1
         time.sleep(1.5 * _LEASE_S)
-        process.send_signal(signal.SIGCONT)
+        signal_session(process.pid, signal.SIGCONT)
 
     def end(self, name: str) -> None:
         process = self.processes.pop(name)
@@ -99,7 +104,7 @@ class _Run:
         return [json.loads(line) for line in text.splitlines()]
 
     def polled(self) -> set[str]:
-        """The poison that a pull consumer had, which stores no dead letters."""
+        """The poison that a pull consumer or a query had, which store no dead letters."""
         return {
             body for line in self.lines() if line["what"] == "done" for body in line["bodies"]
         } & self.poisons
@@ -144,25 +149,24 @@ def run(tmp_path: Path) -> Iterator[_Run]:
     made.append(0, 160)
     yield made
     for process in made.processes.values():
-        with suppress(ProcessLookupError):
-            process.kill()
+        signal_session(process.pid, signal.SIGKILL)
         process.wait()
         if process.stdin is not None:
             with suppress(BrokenPipeError):
                 process.stdin.close()
 
 
-def _kill_and_check(run: _Run, events: int, seed: int) -> None:
+def _kill_and_check(run: _Run, kinds: Collection[str], events: int, seed: int) -> None:
     """So many kills, stops and orderly ends, with messages between them."""
     chance, appended = random.Random(seed), 160
-    for name in _KINDS:
+    for name in kinds:
         run.start(name)
     for number in range(events):
         time.sleep(chance.uniform(0.3, 1.2))
         for _ in range(3):
             run.append(appended, 40, is_poisoned=chance.random() < 0.2)
             appended += 41
-        name = chance.choice(list(_KINDS))
+        name = chance.choice(list(kinds))
         match chance.choice(("kill", "kill", "stop", "end")) if number else "kill":
             case "kill":
                 run.kill(name)
@@ -207,11 +211,11 @@ def _dead_letters(root: Path) -> Counter[str]:
 
 @pytest.mark.timeout(180)
 def test_members_that_are_killed_and_stopped(run: _Run) -> None:
-    _kill_and_check(run, 6, seed=3)
+    _kill_and_check(run, _KINDS, 6, seed=3)
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3))
 def test_forty_kills_and_stops(run: _Run, seed: int) -> None:
-    _kill_and_check(run, 40, seed)
+    _kill_and_check(run, _KINDS_AND_QUERY, 40, seed)
