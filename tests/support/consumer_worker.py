@@ -28,8 +28,9 @@ class _Log:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._file = os.open(options["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._pause = options["pause"]
+        self._pause, self._name = options["pause"], options["name"]
         self.consumer: PushConsumer | PullConsumer
+        self.success = "SUCCESS" if options["kind"] == "orderly" else "CONSUME_SUCCESS"
 
     def write(self, what: str, messages: Sequence[MessageExt]) -> None:
         queue = messages[0].message_queue
@@ -51,6 +52,7 @@ class _Log:
     ) -> None:
         line = {
             "what": what,
+            "name": self._name,
             "thread": [os.getpid(), threading.get_ident()],
             "at": time.time_ns() // 1_000_000,
             "queue": [topic, queue_id],
@@ -66,7 +68,7 @@ class _Log:
         if any(each.body.startswith(b"poison") for each in messages):
             return "RECONSUME_LATER"
         self.write("done", messages)
-        return "CONSUME_SUCCESS"
+        return self.success
 
 
 def _is_asked_to_end() -> bool:
@@ -90,7 +92,7 @@ def _query(options: dict[str, Any], log: _Log) -> None:
 
     given = {
         "subscribe": "T", "group": "g", "clientId": options["name"], "maxOffsetsPerTrigger": "64",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "leaseTime": f"{options['lease']}s",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "leaseTime": f"{options['lease']:g}s",
         "persistConsumerOffsetInterval": "0s", "failOnDataLoss": "false",
     }  # fmt: skip
     source = spark.readStream.format("rmqlog").options(**given).load(options["root"])
@@ -128,7 +130,7 @@ def _pull(options: dict[str, Any], log: _Log) -> None:
 
 
 def _push(options: dict[str, Any], log: _Log) -> None:
-    """A push consumer of four threads, whose failed messages are dead letters at once."""
+    """A push consumer of four threads; of a concurrent one, failed messages are dead letters at once."""
     pushing = PushConsumer(
         options["root"], "g", consume_message_batch_max_size=1, consume_thread_number=4,
         pull_threshold_for_queue=16, max_reconsume_times=0, persist_consumer_offset_interval=0,
@@ -136,7 +138,7 @@ def _push(options: dict[str, Any], log: _Log) -> None:
     )  # fmt: skip
     log.consumer = pushing
     pushing.subscribe("T")
-    pushing.register_message_listener(log.listen)
+    pushing.register_message_listener(log.listen, options["kind"] == "orderly")
     pushing.start()
     while not _is_asked_to_end():
         time.sleep(0.05)
@@ -144,7 +146,7 @@ def _push(options: dict[str, Any], log: _Log) -> None:
 
 
 def _main(options: dict[str, Any]) -> None:
-    run = {"push": _push, "pull": _pull, "query": _query}[options["kind"]]
+    run = {"push": _push, "orderly": _push, "pull": _pull, "query": _query}[options["kind"]]
     run(options, _Log(options))
 
 

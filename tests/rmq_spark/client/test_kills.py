@@ -34,6 +34,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _QUEUES, _LEASE_S, _PAUSE_S = 16, 2.0, 0.01
 _KINDS = {"one": "push", "two": "push", "three": "pull"}
 _KINDS_AND_QUERY = {**_KINDS, "four": "query"}
+_ORDERLY = dict.fromkeys(("five", "six", "seven"), "orderly")
 _HELD = 16  # messages of a queue that a push consumer reads ahead
 _LOOK_MS = 400  # on a busy machine, between the look at the group and the line that a listener writes
 
@@ -58,9 +59,9 @@ class _Run:
 
     def start(self, name: str) -> None:
         options = {
-            "kind": _KINDS_AND_QUERY[name], "root": str(self.root), "name": f"{name}-{self.started}",
-            "lease": _LEASE_S, "pause": _PAUSE_S, "log": str(self.path / "log"),
-            "checkpoint": str(self.path / name),
+            "kind": (_KINDS_AND_QUERY | _ORDERLY)[name], "name": f"{name}-{self.started}",
+            "root": str(self.root), "log": str(self.path / "log"), "checkpoint": str(self.path / name),
+            "lease": _LEASE_S, "pause": _PAUSE_S,
         }  # fmt: skip
         self.started += 1
         command = [sys.executable, "-m", "tests.support.consumer_worker", json.dumps(options)]
@@ -126,6 +127,26 @@ class _Run:
             missing = {(queue.queue_id, offset) for offset in range(entry.position or 0)} - done
             assert queue.topic != "T" or not missing, f"{queue}: recorded, and not handled: {sorted(missing)}"
 
+    def check_order(self) -> None:
+        """The calls of the listener for each queue: in the queue's order, from where the last owner ended at
+        the latest. A stopped process may end a call when the queue is another member's.
+        """
+        reached, following, owner = Counter[int](), Counter[int](), Counter[int]()  # of each queue
+        late = Counter[int]()  # of each process
+        for line in self.lines():
+            queue, epoch, offset = line["queue"][1], line["epoch"], line["offsets"][0]
+            if epoch is None or epoch < owner[queue]:
+                late[line["thread"][0]] += 1
+                continue
+            if epoch > owner[queue]:
+                assert offset <= reached[queue], f"queue {queue}: a gap before {offset}"
+                owner[queue], following[queue] = epoch, offset
+            assert offset == following[queue], f"queue {queue}: {offset} in epoch {epoch}"
+            following[queue] += line["what"] == "done"
+            reached[queue] = max(reached[queue], following[queue])
+        threads = 4
+        assert all(count <= threads * self.stops[process] for process, count in late.items()), late
+
     def check_epochs(self) -> None:
         """No epoch has two owners, and nobody is handed messages of a queue that is another member's.
 
@@ -140,6 +161,15 @@ class _Run:
             if line["what"] == "hand" and following is not None and line["at"] > following + _LOOK_MS:
                 late[tuple(line["thread"])] += 1
         assert all(count <= self.stops[process] for (process, _), count in late.items()), late
+
+    def check_handed(self, names: Collection[str]) -> None:
+        """All of them were handed messages, and few messages twice."""
+        hands = [line for line in self.lines() if line["what"] == "hand"]
+        assert {line["name"].partition("-")[0] for line in hands} == {*names}
+        handed = Counter((*line["queue"], offset) for line in hands for offset in line["offsets"])
+        twice = sum(count - 1 for count in handed.values())
+        print(f"{len(handed)} messages, {twice} again, {self.started} processes")
+        assert twice <= self.started * _QUEUES * _HELD
 
 
 @pytest.fixture
@@ -164,7 +194,7 @@ def _kill_and_check(run: _Run, kinds: Collection[str], events: int, seed: int) -
     for number in range(events):
         time.sleep(chance.uniform(0.3, 1.2))
         for _ in range(3):
-            run.append(appended, 40, is_poisoned=chance.random() < 0.2)
+            run.append(appended, 40, is_poisoned=chance.random() < 0.2 and kinds is not _ORDERLY)
             appended += 41
         name = chance.choice(list(kinds))
         match chance.choice(("kill", "kill", "stop", "end")) if number else "kill":
@@ -194,11 +224,7 @@ def _kill_and_check(run: _Run, kinds: Collection[str], events: int, seed: int) -
     dead = _dead_letters(run.root)
     assert {*dead.values()} <= {1}
     assert run.poisons - run.polled() <= dead.keys() <= run.poisons
-    hands = [line for line in run.lines() if line["what"] == "hand"]
-    handed = Counter((*line["queue"], offset) for line in hands for offset in line["offsets"])
-    twice = sum(count - 1 for count in handed.values())
-    print(f"{len(handed)} messages, {twice} again, {len(dead)} dead letters, {run.started} processes")
-    assert twice <= run.started * _QUEUES * _HELD
+    run.check_handed(kinds)
 
 
 def _dead_letters(root: Path) -> Counter[str]:
@@ -219,3 +245,10 @@ def test_members_that_are_killed_and_stopped(run: _Run) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_forty_kills_and_stops(run: _Run, seed: int) -> None:
     _kill_and_check(run, _KINDS_AND_QUERY, 40, seed)
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(900)
+def test_an_orderly_listener_under_kills(run: _Run) -> None:
+    _kill_and_check(run, _ORDERLY, 40, seed=4)
+    run.check_order()
