@@ -7,11 +7,6 @@ CI runs; the proofs run this too.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,7 +23,7 @@ from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.stream.plan import ranges
 from store_format.commit.options import CommitOptions
 from tests.support.ownership import double_ownership, read_events
-from tests.support.spark.processes import ROOT, signal_session
+from tests.support.spark.killed_query import KilledQuery
 from tests.support.staged import append, make_store, numbered
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole]
@@ -42,82 +37,37 @@ _TRIGGER_S = 20.0  # a batch of this test on a machine full of tests
 Message = tuple[int, int]  # queue, offset
 
 
-class Query:
-    """One query, its checkpoint and what it wrote; `start` again is another process with the same
-    checkpoint.
-    """
+class Query(KilledQuery):
+    """A query of the group."""
 
     def __init__(self, store: Path, base: Path, name: str) -> None:
-        self.store, self.base, self.name = store, base / name, name
-        self.base.mkdir()
-        self.options = [
-            "group=g",
+        super().__init__(
+            "group",
+            store,
+            base / name,
             f"clientId={name}",
-            "consumeFromWhere=CONSUME_FROM_FIRST_OFFSET",
             f"leaseTime={LEASE_S}s",
             "persistConsumerOffsetInterval=0s",
             f"maxOffsetsPerTrigger={RATE}",
             "allocateMessageQueueStrategy=CONSISTENT_HASH",
-        ]
-
-    def start(self) -> None:
-        environment = dict(
-            os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT)
-        )
-        arguments = [str(self.store), str(self.base / "checkpoint"), str(self.base / "output"), *self.options]
-        with (self.base / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.spark.group_process", *arguments],
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def kill(self) -> None:
-        signal_session(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-
-    def log(self) -> str:
-        return (self.base / "log").read_text(errors="replace")[-4000:]
-
-    def _numbers(self, what: str) -> list[int]:
-        directory = self.base / "checkpoint" / what
-        return (
-            sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
-            if directory.is_dir()
-            else []
-        )
-
-    def begun(self) -> int:
-        return len(self._numbers("offsets"))
-
-    def committed(self) -> int:
-        return len(self._numbers("commits"))
-
-    def _offset(self, number: int) -> StreamOffset:
-        if number < 0:
-            return StreamOffset()
-        return StreamOffset.from_json(
-            json.loads((self.base / "checkpoint" / "offsets" / str(number)).read_text().splitlines()[2])
         )
 
     def batch(self, number: int) -> set[Message]:
         """What Spark's offset log says of a batch."""
-        found = ranges(self._offset(number - 1), self._offset(number))
+        before = self.offset(number - 1) if number else {}
+        found = ranges(StreamOffset.from_json(before), StreamOffset.from_json(self.offset(number)))
         return {
             (queue, offset) for (_, _, queue), (low, high) in found.items() for offset in range(low, high)
         }
 
     def last_batch(self) -> set[Message]:
-        return self.batch(self._numbers("offsets")[-1])
+        return self.batch(self.numbers("offsets")[-1])
 
     def read(self) -> Counter[Message]:
         """What its committed batches hold."""
         rows: Counter[Message] = Counter()
-        for number in self._numbers("commits"):
-            table = pq.ParquetDataset(self.base / "output" / f"batch={number}").read()
+        for directory in self.outputs():
+            table = pq.ParquetDataset(directory).read()
             rows.update(zip(table["queueId"].to_pylist(), table["queueOffset"].to_pylist(), strict=True))
         return rows
 
@@ -125,7 +75,7 @@ class Query:
 def _until(condition: Callable[[], object], *queries: Query, seconds: float = _TIMEOUT_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert all(query.process.poll() is None for query in queries), [query.log() for query in queries]
+        assert all(query.is_alive() for query in queries), [query.log() for query in queries]
         assert time.monotonic() < deadline, [query.log() for query in queries]
         time.sleep(0.05)
 
@@ -189,8 +139,7 @@ def shared(tmp_path: Path) -> Iterator[Shared]:
     shared = Shared(tmp_path)
     yield shared
     for query in shared.queries:
-        if hasattr(query, "process") and query.process.poll() is None:
-            query.kill()
+        query.kill()
 
 
 @pytest.mark.timeout(900)  # more than three waits of _TIMEOUT_S

@@ -6,12 +6,7 @@ members together have each message once; restarted later, only what was in fligh
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,8 +20,7 @@ from store_format import MessageStore
 from store_format.names import pop_retry_topic
 from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
-from tests.support.spark.pop_process import start_query
-from tests.support.spark.processes import ROOT, signal_session
+from tests.support.spark.killed_query import KilledQuery
 from tests.support.staged import append, make_store, numbered
 
 if TYPE_CHECKING:
@@ -41,75 +35,26 @@ MESSAGES_PER_KILL, MESSAGES_PER_KILL_QUICK = 1_000, 400
 _TIMEOUT_S = 180  # of a query that hangs; a JVM starts on a machine full of tests
 
 
-class Member:
-    """One query: its checkpoint, and what it wrote by batch and attempt."""
+class Member(KilledQuery):
+    """One query, and what it wrote by batch and attempt."""
 
     def __init__(self, store: Path, base: Path) -> None:
-        self.store, self.base = store, base
-        base.mkdir()
-        self.places = str(store), str(base / "checkpoint"), str(base / "output")
-
-    def start(self, *options: str) -> None:
-        environment = dict(
-            os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT)
-        )
-        with (self.base / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.spark.pop_process", *self.places, *options],
-                cwd=ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                text=True,
-            )
+        super().__init__("pop", store, base)
 
     def wait_for_a_moment(self, choose: random.Random) -> None:
         """Returns up to a second after the query has begun one or two batches."""
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "running\n", self.log()
-        wanted, deadline = self.begun() + choose.randrange(1, 3), time.monotonic() + _TIMEOUT_S
-        while self.begun() < wanted:
-            assert self.process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.01)
+        self.wait_until_running()
+        self.wait_for_batches(choose.randrange(1, 3), "offsets", _TIMEOUT_S)
         time.sleep(choose.uniform(0, 1))
-
-    def kill(self) -> None:
-        if self.process.poll() is not None:
-            return
-        signal_session(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def log(self) -> str:
-        return (self.base / "log").read_text(errors="replace")[-4000:]
 
     def drain(self, spark: SparkSession, *options: str) -> None:
         """Reads what is ready, in this process."""
-        query = start_query(spark, *self.places, *options, available_now=True)
+        query = self.start_here(spark, *options, trigger={"availableNow": True})
         assert query.awaitTermination(_TIMEOUT_S)
-
-    def _numbers(self, what: str) -> list[int]:
-        directory = self.base / "checkpoint" / what
-        names = os.listdir(directory) if directory.is_dir() else []
-        return sorted(int(name) for name in names if name.isdecimal())
-
-    def committed(self) -> int:
-        return len(self._numbers("commits"))
-
-    def begun(self) -> int:
-        return len(self._numbers("offsets"))
-
-    def offset(self, number: int) -> PopOffset:
-        text = (self.base / "checkpoint" / "offsets" / str(number)).read_text()
-        return PopOffset.from_json(json.loads(text.splitlines()[2]))
 
     def in_flight(self) -> set[bytes]:
         """The bodies of what the query had taken and not acknowledged when it was killed."""
-        offsets = self._numbers("offsets")
-        owner = self.offset(offsets[-1]).owner
+        owner = PopOffset.from_json(self.offset(self.numbers("offsets")[-1])).owner
         state = read_in_flight(in_flight_directory(Opened(str(self.store)), "g", "T"))
         assert state is not None
         found: set[bytes] = set()
@@ -134,7 +79,7 @@ class Member:
     def read(self) -> Counter[bytes]:
         """The bodies of the committed batches, as a table of a lake that replaces a batch has them."""
         batches = self.batches()
-        return Counter(body for number in self._numbers("commits") for body in batches.get(number, [[]])[0])
+        return Counter(body for number in self.numbers("commits") for body in batches.get(number, [[]])[0])
 
 
 @pytest.mark.timeout(3600)  # 20 kills with --whole

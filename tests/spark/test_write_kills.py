@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +21,9 @@ from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.abandoned_staging import collect
 from store_format.opened.store import Opened
 from tests.support.oracle import build_index_files
-from tests.support.spark.doomed_query import KILL, REPORT, end_session, write
-from tests.support.spark.processes import ROOT
+from tests.support.spark.doomed_query import KILL, REPORT, write
+from tests.support.spark.killed_query import batch_numbers
+from tests.support.spark.processes import end_session, start_session
 from tests.support.staged import messages_of
 from tests.support.watching_reader import look, watching
 
@@ -55,28 +55,17 @@ class _Query:
             os.utime(path, (1_700_000_000 + number,) * 2)
         self.files += files
 
-    def start(self, kill: str = "") -> subprocess.Popen[bytes]:
-        python = {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-        }
-        environment = dict(
-            os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), **python, **{KILL: kill, REPORT: str(self._report)}
-        )
-        command = [sys.executable, "-c", _SCRIPT, str(self.directory)]
-        with open(self.directory / "log", "ab") as log:
-            return subprocess.Popen(
-                command, cwd=self.directory, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
+    def start(self, kill: str = "") -> subprocess.Popen[str]:
+        command = ["-c", _SCRIPT, str(self.directory)]
+        return start_session(command, self.directory / "log", **{KILL: kill, REPORT: str(self._report)})
 
     def run(self, kill: str) -> None:
         """Until it is killed."""
-        process = self.start(kill)
-        try:
-            code = process.wait(_TIMEOUT_S)
-        finally:
-            end_session(process.pid)
+        with self.start(kill) as process:
+            try:
+                code = process.wait(_TIMEOUT_S)
+            finally:
+                end_session(process.pid)
         assert code == -signal.SIGKILL, (self.directory / "log").read_text()
 
     @property
@@ -88,7 +77,7 @@ class _Query:
 
     def batches(self, name: str) -> set[int]:
         """Those in `offsets` or `commits` of Spark's checkpoint."""
-        return {int(path.name) for path in (self.directory / "checkpoint" / name).glob("[0-9]*")}
+        return set(batch_numbers(self.directory / "checkpoint" / name))
 
     def forget(self, batch: int) -> None:
         """The checkpoint is as if Spark was killed before it noted that the batch was done."""
@@ -114,16 +103,16 @@ class _Query:
 def _killed_sometime(query: _Query, seconds: float) -> None:
     """From outside, so long after the first commit of this run."""
     before = Ledger.read(Opened(str(query.store)))
-    process = query.start()
-    try:
-        deadline = time.monotonic() + _TIMEOUT_S
-        while Ledger.read(Opened(str(query.store))) == before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(seconds)
-        assert process.poll() is None, (query.directory / "log").read_text()
-    finally:
-        end_session(process.pid)
-        assert process.wait(60) == -signal.SIGKILL
+    with query.start() as process:
+        try:
+            deadline = time.monotonic() + _TIMEOUT_S
+            while Ledger.read(Opened(str(query.store))) == before and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(seconds)
+            assert process.poll() is None, (query.directory / "log").read_text()
+        finally:
+            end_session(process.pid)
+            assert process.wait(60) == -signal.SIGKILL
 
 
 def test_a_query_that_is_killed_again_and_again_writes_all_once(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from tests.support.object_server import ObjectServer
 from tests.support.permissions import NOBODY, open_directory
 from tests.support.spark import fast_start
 from tests.support.spark.executor_python import copied_python
-from tests.support.spark.processes import ROOT, signal_session
+from tests.support.spark.processes import ROOT, end_session
 
 _WORKERS = 2
 _START_S, _STOP_S, _DRIVER_S = 90, 30, 280
@@ -163,4 +162,4 @@ def _stop(daemons: list[subprocess.Popen[bytes]]) -> None:
         try:
             daemon.wait(_STOP_S)
         finally:
-            signal_session(daemon.pid, signal.SIGKILL)
+            end_session(daemon.pid)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from rmq_spark.spark.writers import RmqLogStreamWriter
 from store_format.bookkeeping.journal import Journal
 from store_format.opened.store import Opened
 from tests.support.failing_writer import Failure, install
+from tests.support.spark.processes import end_session
 from tests.support.writes import SMALL
 
 # When, how, and at which change, as "new torn pwrite /commitlog/" or "again kill unlink /abort": in a commit
@@ -82,23 +82,6 @@ class DoomedDataSource(RmqLogDataSource):
 def _report(**what: object) -> None:
     with open(os.environ[REPORT], "a", encoding="utf-8") as file:
         file.write(json.dumps(what) + "\n")
-
-
-def end_session(session: int) -> None:
-    """SIGKILL to every process of a session, the calling one last. The JVM's Python workers have process
-    groups of their own.
-    """
-    own = os.getpid()
-    for _ in range(2):  # one that was forked meanwhile
-        for name in os.listdir("/proc"):
-            if name.isdigit() and int(name) != own:
-                try:
-                    if os.getsid(int(name)) == session:
-                        os.kill(int(name), signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
-    if os.getsid(0) == session:
-        os.kill(own, signal.SIGKILL)
 
 
 def session() -> SparkSession:

@@ -42,11 +42,28 @@ def run(
     return done.stdout
 
 
-def signal_session(leader: int, number: signal.Signals) -> None:
-    """Signals all processes of the session that `leader` began: Spark gives its Python workers process groups
-    of their own.
+def start_session(arguments: list[str], log: Path, **environment: str) -> subprocess.Popen[str]:
+    """A Python with a session of its own, to be ended with all that it starts; what it says is added to
+    `log`, its output is a pipe.
     """
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(ProcessLookupError):
-            if os.getsid(int(name)) == leader:
-                os.kill(int(name), number)
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    given = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYTHONPATH=str(ROOT), **python, **environment)
+    with log.open("ab") as said:
+        return subprocess.Popen(
+            [sys.executable, *arguments], cwd=log.parent, env=given, stdout=subprocess.PIPE, stderr=said,
+            start_new_session=True, text=True,
+        )  # fmt: skip
+
+
+def end_session(leader: int) -> None:
+    """SIGKILL to all processes of the session that `leader` began, the calling one last: Spark gives its
+    Python workers process groups of their own.
+    """
+    own = os.getpid()
+    for _ in range(2):  # one that was forked meanwhile
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with suppress(ProcessLookupError, PermissionError):
+                if int(name) != own and os.getsid(int(name)) == leader:
+                    os.kill(int(name), signal.SIGKILL)
+    if os.getsid(0) == leader:
+        os.kill(own, signal.SIGKILL)
