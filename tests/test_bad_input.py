@@ -36,6 +36,7 @@ from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, rows_of
 from tests.support.small_store import FILE_SIZE, KINDS, SmallStore, field_at, write_small_store
 from tests.support.staged import append, numbered
+from tests.support.store_files import write_files, write_log, write_queue
 
 pytestmark = pytest.mark.slow
 
@@ -345,9 +346,7 @@ def replace_queue(store: SmallStore, units: list[bytes], start: int = 0, topic: 
     """The only file of queue 0 of the topic."""
     directory = store.root / "consumequeue" / topic / "0"
     shutil.rmtree(directory)
-    directory.mkdir()
-    (directory / oracle.file_name(start)).write_bytes(b"".join(units).ljust(60, b"\0"))
-    return directory
+    return write_files(directory, b"".join(units), 60, start)
 
 
 def test_a_queue_with_huge_offsets_is_as_long_as_it_is(store: SmallStore) -> None:
@@ -387,17 +386,8 @@ def test_a_queue_that_points_at_messages_of_another(
 
 
 def one_queue_store(root: Path, messages: list[Message], file_size: int) -> None:
-    data, units = b"", []
-    for i, message in enumerate(messages):
-        message = replace(message, physical_offset=len(data), queue_offset=i)
-        units.append(oracle.cq_unit(len(data), message.total_size, 0))
-        data += oracle.encode_message(message)
-    for path, content in (
-        (root / "commitlog", data.ljust(file_size, b"\0")),
-        (root / "consumequeue" / "T" / "0", b"".join(units) + bytes(20)),
-    ):
-        path.mkdir(parents=True)
-        (path / oracle.file_name(0)).write_bytes(content)
+    stored = write_log(root, [replace(each, queue_offset=i) for i, each in enumerate(messages)], file_size)
+    write_queue(root, stored, len(stored) + 1)
 
 
 @pytest.mark.process

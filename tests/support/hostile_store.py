@@ -13,6 +13,7 @@ from random import Random
 
 from tests.support import oracle
 from tests.support.oracle import Message
+from tests.support.store_files import write_log, write_queue
 
 HOSTILE_TOPIC = "T\x1b[2J\u202e<svg onload=x>"  # a directory has to have this name
 HOSTILE_ID = "U\x1b]0;x\x07"
@@ -35,23 +36,10 @@ def write_hostile_store(root: Path) -> Path:
     """Writes it, and returns `root`."""
     bad = oracle.encode_properties(HOSTILE_PROPERTIES)
     messages = [
-        Message(HOSTILE_TOPIC.encode(), MARKUP_BODY, bad, 0, 0, 0),
-        Message(HOSTILE_TOPIC.encode(), b"z" * LARGE_BODY_SIZE, b"", 0, 1, 0),
+        Message(HOSTILE_TOPIC.encode(), MARKUP_BODY, bad, 0, 0),
+        Message(HOSTILE_TOPIC.encode(), b"z" * LARGE_BODY_SIZE, b"", 0, 1),
     ]
-    place, log, units = 0, b"", b""
-    for message in messages:
-        message = Message(
-            message.topic_bytes, message.body, message.properties_bytes, 0, message.queue_offset, place
-        )
-        log += oracle.encode_message(message)
-        units += oracle.cq_unit(place, message.total_size, oracle.tags_code(message))
-        place += message.total_size
-    for path, data in (
-        ("commitlog", log.ljust(FILE_SIZE, b"\0")),
-        (f"consumequeue/{HOSTILE_TOPIC}/0", units.ljust(2000, b"\0")),
-    ):
-        (root / path).mkdir(parents=True)
-        (root / path / oracle.file_name(0)).write_bytes(data)
+    write_queue(root, write_log(root, messages, FILE_SIZE), 100, f"{HOSTILE_TOPIC}/0")
     return root
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from tests.support import oracle
 from tests.support.oracle import Message, SubMessage
 from tests.support.rows import expected_row, inner_rows
+from tests.support.store_files import write_file, write_files
 
 FILE_SIZE = 2048
 UNITS_A_FILE = 3
@@ -139,11 +140,11 @@ def write_small_store(root: Path) -> SmallStore:
         files[start] += oracle.encode_message(message)
         store.messages[name] = message
     for start, data in files.items():
-        _write(root / "commitlog" / oracle.file_name(start), data.ljust(FILE_SIZE, b"\0"))
+        write_files(root / "commitlog", data, FILE_SIZE, start)
     _write_queues(store)
-    _write(root / "checkpoint", oracle.checkpoint(0, 0))
-    _write(root / "config" / "topics.json", b'{"topicConfigTable":{}}')
-    _write(root / "lock", b"lock")
+    write_file(root / "checkpoint", oracle.checkpoint(0, 0))
+    write_file(root / "config" / "topics.json", b'{"topicConfigTable":{}}')
+    write_file(root / "lock", b"lock")
     return store
 
 
@@ -181,11 +182,5 @@ def _write_units(directory: Path, units: list[bytes]) -> None:
     """Files of three units, one file in advance when the last is full: so the end of the queue is always on
     disk.
     """
-    for first in range(0, len(units) + 1, UNITS_A_FILE):
-        data = b"".join(units[first : first + UNITS_A_FILE]).ljust(len(units[0]) * UNITS_A_FILE, b"\0")
-        _write(directory / oracle.file_name(first * len(units[0])), data)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    blank = bytes(len(units[0]))
+    write_files(directory, b"".join([*units, blank]), len(blank) * UNITS_A_FILE)

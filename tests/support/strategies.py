@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support import oracle
 from tests.support.oracle import Message
+from tests.support.store_files import write_file
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -245,8 +246,7 @@ class StoredLog:
         last = max((message.store_timestamp for message in self.messages), default=0)
         contents |= {root / "checkpoint": oracle.checkpoint(last, last), root / "lock": b"lock"}
         for path, data in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            write_file(path, data)
 
 
 class _Layout:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.support import oracle
 from tests.support.oracle import Message
+from tests.support.store_files import write_file
 
 FILE_SIZE, QUEUE_FILE_SIZE = 16384, 400
 LIGHT = "%LMQ%a"
@@ -62,6 +63,5 @@ def make_store(root: Path, offsets: list[int], entries: list[int], *, light: boo
     if light:
         files["config/lmqConsumerOffset.json"] = b'{"offsetTable":{}}'
     for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
+        write_file(root / name, content)
     return root

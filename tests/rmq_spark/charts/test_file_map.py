@@ -23,6 +23,7 @@ from tests.support.fixtures import Golden
 from tests.support.hostile_store import damage_files, write_hostile_store
 from tests.support.oracle import Message
 from tests.support.small_store import FILE_SIZE, SmallStore, write_small_store
+from tests.support.store_files import write_files, write_queue
 
 ALL = 1 << 40
 
@@ -135,13 +136,9 @@ def _write_many(root: Path, count: int, size: int) -> None:
     for i in range(count):
         message = Message(b"T", b"x", b"", i, 0, i * size)
         data = oracle.encode_message(message)
-        path = root / "commitlog" / oracle.file_name(i * size)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data + oracle.blank(size - len(data)).ljust(size - len(data), b"\0"))
+        write_files(root / "commitlog", data + oracle.blank(size - len(data)), size, i * size)
         if i < 100:
-            queue = root / "consumequeue" / "T" / str(i) / oracle.file_name(0)
-            queue.parent.mkdir(parents=True)
-            queue.write_bytes(oracle.cq_unit(i * size, len(data), 0).ljust(200, b"\0"))
+            write_queue(root, [message], 10, f"T/{i}")
 
 
 @pytest.mark.process
@@ -170,8 +167,7 @@ def test_a_picture_of_alternating_parts_has_an_end(tmp_path: Path) -> None:
         data = oracle.encode_message(Message(b"T", b"x", b"", 0, i, place))
         units += data if i % 2 else b"\xff" * len(data)
         place += len(data)
-    (root / "commitlog").mkdir(parents=True)
-    (root / "commitlog" / oracle.file_name(0)).write_bytes(units.ljust(1 << 16, b"\0"))
+    write_files(root / "commitlog", units, 1 << 16)
     log = _read(root)
     assert log.files[0].damage_bytes == place // 2
     assert len(_rows(_map(root), "commitlog")) <= CELLS

@@ -29,7 +29,7 @@ from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.oracle_sql92 import Tree
 from tests.support.reads import PLACE, Place, Row, copy_of, flip, read, told, told_places
-from tests.support.rows import placed
+from tests.support.store_files import write_files, write_log, write_queue
 
 # "Aa" and "BB" have one hash, "AaBB" and "BBAa" another; "f5a5a608" has that of no tag at all, which is 0.
 TAGS = ["Aa", "BB", None, "AaBB", "BBAa", "f5a5a608", "red", "Aa", "", "BB"]
@@ -46,25 +46,16 @@ def write(root: Path, *, extended: bool = False) -> Path:
         properties = [("TAGS", tag), ("price", price)]
         raw = oracle.encode_properties([(name, value) for name, value in properties if value])
         messages.append(Message(b"T", b"body%d" % i, raw, 0, i))
-    data, stored = placed(messages, 0)
     units, ext = b"", b""
-    for i, message in enumerate(stored):
+    for i, message in enumerate(write_log(root, messages, LOG_SIZE)):
         code = oracle.tags_code(message)
         if extended and i % 2:
             unit = oracle.cq_ext_unit(code, message.store_timestamp, b"")
             code, ext = oracle.cq_ext_address(len(ext)), ext + unit
         units += oracle.cq_unit(message.physical_offset, message.total_size, code)
-    files = {"commitlog": data.ljust(LOG_SIZE, b"\0"), "consumequeue/T/0": units.ljust(20 * 20, b"\0")}
+    write_files(root / "consumequeue/T/0", units, 20 * 20)
     if extended:
-        files["consumequeue_ext/T/0"] = ext.ljust(1024, b"\0")
-    return put(root, files)
-
-
-def put(root: Path, files: dict[str, bytes]) -> Path:
-    """The first file of each directory."""
-    for name, content in files.items():
-        (root / name).mkdir(parents=True)
-        (root / name / oracle.file_name(0)).write_bytes(content)
+        write_files(root / "consumequeue_ext/T/0", ext, 1024)
     return root
 
 
@@ -184,9 +175,8 @@ def write_broken(root: Path, colours: str) -> Path:
         messages.append(
             Message(b"T", body, oracle.encode_properties([("colour", colour.lower())]), 0, i, sys_flag=flag)
         )
-    data, stored = placed(messages, 0)
-    units = b"".join(oracle.cq_unit(message.physical_offset, message.total_size, 0) for message in stored)
-    return put(root, {"commitlog": data.ljust(LOG_SIZE, b"\0"), "consumequeue/T/0": units.ljust(400, b"\0")})
+    write_queue(root, write_log(root, messages, LOG_SIZE), 20)
+    return root
 
 
 def rows(root: Path, condition: str, mode: str) -> list[tuple[int, bytes | None, bool]]:

@@ -20,7 +20,6 @@ from store_format.errors import StoreError, StoreNotFoundError
 from store_format.files.read import FileCache
 from store_format.layouts import CQ_UNIT
 from store_format.store import MessageStore
-from tests.support import oracle
 from tests.support.damages import Damaged, cut_last_file_within_the_last_properties
 from tests.support.failing_writer import Failure, install
 from tests.support.file_edits import overwrite
@@ -31,6 +30,7 @@ from tests.support.oracle import Message
 from tests.support.recover_scenarios import files_seen
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
+from tests.support.store_files import write_log
 
 _LOG_FILE_SIZE = 1 << 14
 
@@ -39,15 +39,14 @@ def _store(root: Path, offsets: Sequence[tuple[str, int]]) -> Path:
     """A store whose log has messages (topic, queue offset) of queue 0, and nothing else."""
     make_store(root)
     (root / "config/topics.json").unlink()
-    data = b""
-    for i, (topic, offset) in enumerate(offsets):
-        message = Message(
-            topic.encode(), b"message %d" % i, b"", queue_offset=offset, physical_offset=len(data),
-            born_timestamp=1, store_timestamp=1_700_000_000_000 + i,
-        )  # fmt: skip
-        data += oracle.encode_message(message)
-    (root / "commitlog").mkdir(exist_ok=True)
-    (root / "commitlog" / f"{0:020d}").write_bytes(data.ljust(_LOG_FILE_SIZE, b"\0"))
+    messages = [
+        Message(
+            topic.encode(), b"message %d" % i, b"", queue_offset=offset, born_timestamp=1,
+            store_timestamp=1_700_000_000_000 + i,
+        )
+        for i, (topic, offset) in enumerate(offsets)
+    ]  # fmt: skip
+    write_log(root, messages, _LOG_FILE_SIZE)
     return root
 
 

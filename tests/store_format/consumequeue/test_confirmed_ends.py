@@ -13,6 +13,7 @@ from tests.support import oracle
 from tests.support.file_edits import overwrite
 from tests.support.goldens import expected_rows, unpack
 from tests.support.oracle import Message
+from tests.support.store_files import write_file, write_files, write_queue
 
 _LOG_FILE = 32 << 10  # 255 messages of 128 bytes
 _COUNT, _START_MS = 2_000, 1_700_000_000_000
@@ -38,21 +39,13 @@ def _unit(offset: int, flipped: int = 0) -> bytes:
 def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clean store whose log begins with file 2, and whose queue has all its entries."""
     made = tmp_path_factory.mktemp("ends")
-    for name in ("commitlog", "consumequeue/T/0", "config"):
-        (made / name).mkdir(parents=True)
     data = b"".join(map(oracle.encode_message, _MESSAGES))
     for first in range(_FIRST, _COUNT, 255):
         held = data[first * 128 : (first + 255) * 128]
         held += oracle.blank(128) if len(held) == 255 * 128 else b""
-        (made / "commitlog" / oracle.file_name(first // 255 * _LOG_FILE)).write_bytes(
-            held.ljust(_LOG_FILE, b"\0")
-        )
-    units = b"".join(map(_unit, range(_COUNT)))
-    size = request.param * 20
-    for start in range(0, len(units), size):
-        path = made / "consumequeue" / "T" / "0" / oracle.file_name(start)
-        path.write_bytes(units[start : start + size].ljust(size, b"\0"))
-    (made / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{"readQueueNums":1}}}')
+        write_files(made / "commitlog", held, _LOG_FILE, first // 255 * _LOG_FILE)
+    write_queue(made, _MESSAGES, request.param)
+    write_file(made / "config" / "topics.json", b'{"topicConfigTable":{"T":{"readQueueNums":1}}}')
     return made
 
 
@@ -143,7 +136,7 @@ def test_a_wrong_place_in_a_batch_unit_hides_no_unit(tmp_path: Path, wrong: int)
     places = [1_000 * number for number in range(600)]
     places[wrong] = 5
     units = [oracle.batch_cq_unit(place, 100, 0, 1, 2 * i, 2) for i, place in enumerate(places)]
-    (tmp_path / oracle.file_name(0)).write_bytes(b"".join(units).ljust(46 * 1_000, b"\0"))
+    write_files(tmp_path, b"".join(units), 46 * 1_000)
     bounds = FiledQueue("T", 0, str(tmp_path), "batch").bounds(100_000)
     assert bounds is not None
     # no other unit says where the first message is, if that of the first one is wrong

@@ -20,6 +20,7 @@ from store_format.survey.scan import LogScan
 from tests.support import oracle, strategies
 from tests.support.entries import made_entries
 from tests.support.oracle import Message
+from tests.support.store_files import write_log
 from tests.support.strategies import StoredLog
 
 Queue = tuple[str, int]
@@ -40,12 +41,7 @@ def _open(root: Path) -> CommitLog:
 
 def _one_file(directory: Path, *messages: Message) -> CommitLog:
     """The messages, one behind the other."""
-    root = directory / "commitlog"
-    root.mkdir(parents=True)
-    data = b""
-    for message in messages:
-        data += oracle.encode_message(replace(message, physical_offset=len(data)))
-    (root / oracle.file_name(0)).write_bytes(data.ljust(1 << 16, b"\0"))
+    write_log(directory, messages)
     return _open(directory)
 
 
@@ -217,12 +213,10 @@ def test_a_batch_queue_has_one_entry_for_a_batch(
 
 
 def test_a_unit_longer_than_a_window_gets_its_entry(tmp_path: Path) -> None:
-    root = tmp_path / "commitlog"
-    root.mkdir()
-    data = oracle.encode_message(Message(b"T", bytes(2 << 20), _properties(TAGS="TagA"), queue_offset=6))
-    (root / oracle.file_name(0)).write_bytes(data.ljust(3 << 20, b"\0"))
+    message = Message(b"T", bytes(2 << 20), _properties(TAGS="TagA"), queue_offset=6)
+    write_log(tmp_path, [message], 3 << 20)
     (entries,) = made_entries(_open(tmp_path), 0, 3 << 20, {}).values()
-    assert entries.units.tobytes() == oracle.cq_unit(0, len(data), 2598919)
+    assert entries.units.tobytes() == oracle.cq_unit(0, message.total_size, 2598919)
 
 
 @pytest.mark.process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from store_format.survey.scan import LogQueues
 from tests.support import oracle
 from tests.support.entries import made_entries
 from tests.support.oracle import Message
+from tests.support.store_files import write_log
 
 Queue = tuple[str, int]
 Spans = dict[Queue, tuple[int, int]]  # the first queue offset and the one behind the last
@@ -21,13 +21,8 @@ INNER_BATCH = 0xC0
 
 
 def _log(directory: Path, *messages: Message) -> CommitLog:
-    root = directory / "commitlog"
-    root.mkdir()
-    data = b""
-    for message in messages:
-        data += oracle.encode_message(replace(message, physical_offset=len(data)))
-    (root / oracle.file_name(0)).write_bytes(data.ljust(1 << 16, b"\0"))
-    return CommitLog.open([str(root)], FileCache())
+    write_log(directory, messages)
+    return CommitLog.open([str(directory / "commitlog")], FileCache())
 
 
 def _repaired(log: CommitLog, batch_topics: set[str]) -> Spans:

@@ -28,6 +28,7 @@ from store_format.consumequeue.units import FiledQueue, message_mask, read_units
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
 from store_format.layouts import CQ_UNIT, unpack
 from tests.support.file_edits import overwrite
+from tests.support.store_files import write_files
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
 
@@ -52,13 +53,8 @@ class Queue:
 
     def write(self, directory: Path) -> str:
         data, size = b"".join(self.units), self.per_file * UNIT.size
-        count = max(1, -(-len(data) // size)) + self.files_ahead
-        data = data.ljust(count * size, b"\0")
-        for index in range(count):
-            (directory / f"{(self.first + index) * size:020d}").write_bytes(
-                data[index * size : (index + 1) * size]
-            )
-        return str(directory)
+        data = data.ljust(max(1, -(-len(data) // size)) * size, b"\0") + bytes(self.files_ahead * size)
+        return str(write_files(directory, data, size, self.first * size))
 
 
 def _message(number: int, physical_offset: int) -> bytes:

@@ -33,6 +33,7 @@ from tests.support.doc_pages import Session, blocks, read_page
 from tests.support.file_edits import edited_json, harm, overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
+from tests.support.store_files import write_files
 
 pytestmark = pytest.mark.slow
 
@@ -308,9 +309,7 @@ def bad_journal(root: Path, whole: Path) -> None:
 
 def copied_extension(root: Path, whole: Path) -> None:
     tags_code = (whole / CQ_FILE).read_bytes()[12:20]
-    directory = root / "consumequeue_ext/Orders/1"
-    directory.mkdir(parents=True)
-    (directory / f"{0:020d}").write_bytes(struct.pack(">h8sqh", 20, tags_code, 0, 0).ljust(64, b"\0"))
+    write_files(root / "consumequeue_ext/Orders/1", struct.pack(">h8sqh", 20, tags_code, 0, 0), 64)
     assert "consumequeue_ext" not in str(diagnose(str(root)))
 
 

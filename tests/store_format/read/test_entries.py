@@ -17,6 +17,7 @@ from store_format.read import queue_reader
 from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance
 from tests.support import oracle
+from tests.support.store_files import write_files
 
 SIZE = 100
 
@@ -25,10 +26,8 @@ def write_queues(root: Path, places: dict[int, list[int]]) -> list[QueueSlice]:
     """Queues of the topic T whose messages lie at these physical offsets."""
     slices = []
     for queue_id, physical in places.items():
-        directory = root / "T" / str(queue_id)
-        directory.mkdir(parents=True)
         units = b"".join(oracle.cq_unit(place, SIZE, queue_id) for place in physical)
-        (directory / oracle.file_name(0)).write_bytes(units.ljust(20 * 128, b"\0"))
+        directory = write_files(root / "T" / str(queue_id), units, 20 * 128)
         bounds = FiledQueue("T", queue_id, str(directory), "simple").bounds(0)
         slices.append(QueueRange("T", queue_id, 0, len(physical), bounds).piece(0, len(physical)))
     return slices

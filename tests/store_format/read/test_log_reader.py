@@ -5,7 +5,6 @@ can have.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,15 +23,12 @@ from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, table_rows
 from tests.support.small_store import SmallStore, write_small_store
+from tests.support.store_files import write_files, write_log
 from tests.support.strategies import StoredLog, commit_logs
 
 
-def write_log(root: Path, messages: list[Message], file_size: int = 4096) -> MessageStore:
-    data = b""
-    for message in messages:
-        data += oracle.encode_message(replace(message, physical_offset=len(data)))
-    (root / "commitlog").mkdir(parents=True)
-    (root / "commitlog" / oracle.file_name(0)).write_bytes(data.ljust(file_size, b"\0"))
+def store_of(root: Path, messages: list[Message], file_size: int = 4096) -> MessageStore:
+    write_log(root, messages, file_size)
     return MessageStore.open(str(root), broker_name=BROKER)
 
 
@@ -101,7 +97,7 @@ def test_of_a_topic_created_again_the_later_messages_count(
 ) -> None:
     first = [Message(b"T", b"old %d" % i, queue_offset=i) for i in range(5)]
     second = [Message(b"T", b"new %d" % i, queue_offset=i) for i in range(3)]
-    store = write_log(tmp_path, first + second)
+    store = store_of(tmp_path, first + second)
     # a broker files the first ones of a store without queue files
     assert bodies(store) == [(number, b"old %d" % number) for number in range(5)]
     (tmp_path / "consumequeue_rocksdb").mkdir()
@@ -123,7 +119,7 @@ def test_of_a_topic_created_again_the_later_messages_count(
 def test_offsets_that_never_rise_are_refused_and_cost_no_hour(tmp_path: Path) -> None:
     count = 3000
     units = [Message(b"T", queue_offset=count - i) for i in range(count)]
-    store = write_log(tmp_path, units, 4 << 20)
+    store = store_of(tmp_path, units, 4 << 20)
     with pytest.raises(CorruptStoreError, match="at most 1000 restarts of the queue offsets of T-0"):
         store.queues()
 
@@ -133,7 +129,7 @@ def test_offsets_that_never_rise_are_refused_and_cost_no_hour(tmp_path: Path) ->
 
 @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
 def test_an_offset_that_no_queue_can_have_is_told(tmp_path: Path, offset: int) -> None:
-    store = write_log(
+    store = store_of(
         tmp_path,
         [Message(b"T", b"a"), Message(b"T", b"b", queue_offset=offset), Message(b"T", b"c", queue_offset=1)],
     )
@@ -150,7 +146,7 @@ def test_an_offset_that_no_queue_can_have_is_told(tmp_path: Path, offset: int) -
 
 @pytest.mark.parametrize("queue_id", [-1, -(2**31), 2**31 - 1])
 def test_queue_ids_are_signed(tmp_path: Path, queue_id: int) -> None:
-    store = write_log(tmp_path, [Message(b"T", b"a", queue_id=queue_id)])
+    store = store_of(tmp_path, [Message(b"T", b"a", queue_id=queue_id)])
     (queue,) = store.queues()
     assert queue.queue_id == queue_id
     assert table_rows(queue.read(columns=["queueId", "body"])) == [{"queueId": queue_id, "body": b"a"}]
@@ -172,7 +168,7 @@ def test_light_queues(tmp_path: Path, names: str, offsets: str, queues: dict[str
     properties = oracle.encode_properties(
         [("INNER_MULTI_DISPATCH", names), ("INNER_MULTI_QUEUE_OFFSET", offsets)]
     )
-    store = write_log(tmp_path, [Message(b"T", b"a", properties)])
+    store = store_of(tmp_path, [Message(b"T", b"a", properties)])
     assert {queue.topic: queue.min_offset for queue in store.queues() if queue.topic != "T"} == queues
     for topic, offset in queues.items():
         assert bodies(store, topic) == [(offset, b"a")]
@@ -182,7 +178,7 @@ def test_light_queues(tmp_path: Path, names: str, offsets: str, queues: dict[str
 
 
 def test_damage_is_told_by_scan_and_read_and_stepped_over_on_request(tmp_path: Path) -> None:
-    store = write_log(tmp_path, [Message(b"T", b"%d" % i, queue_offset=i) for i in range(3)])
+    store = store_of(tmp_path, [Message(b"T", b"%d" % i, queue_offset=i) for i in range(3)])
     path = tmp_path / "commitlog" / oracle.file_name(0)
     data = bytearray(path.read_bytes())
     data[93 + 4] ^= 0xFF
@@ -211,7 +207,6 @@ def test_random_bytes_between_units_end_in_rows_or_an_error(tmp_path: Path) -> N
         ]
         data = b"".join(unit + noise.randbytes(noise.randrange(60)) for unit in units)
         root = tmp_path / str(i)
-        (root / "commitlog").mkdir(parents=True)
-        (root / "commitlog" / oracle.file_name(0)).write_bytes(data.ljust(1024, b"\0"))
+        write_files(root / "commitlog", data, 1024)
         rows = table_rows(MessageStore.open(str(root)).scan(ALL, on_damage="DROPMALFORMED"))
         assert [row["queueOffset"] for row in rows] == [0]  # the others say that they stand elsewhere

@@ -30,6 +30,7 @@ from tests.support import goldens
 from tests.support.file_edits import overwrite
 from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
+from tests.support.store_files import write_files
 
 _STORES = ("basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7", "crash-5.5.0", "batchcq-5.5.0")
 _Row = tuple[str, int, int, int]
@@ -147,14 +148,12 @@ def test_a_stream_keeps_its_offsets_when_the_directory_comes_back(
     entry = [(0, 0x7FFFFFFF, 0)] * 364 + [
         (message["physicalOffset"], message["storeSize"], message["tagsCode"])
     ]
-    made = basic / "consumequeue" / "Orders" / "2"
-    made.mkdir()
     size = next((basic / "consumequeue" / "Orders" / "1").iterdir()).stat().st_size
     units = size // CQ_UNIT.itemsize
     start = 364 // units * units
     data = b"".join(struct.pack(">qiq", *unit) for unit in entry[start:])
     # as a broker whose recovery began late
-    (made / f"{start * CQ_UNIT.itemsize:020d}").write_bytes(data.ljust(size, b"\0"))
+    write_files(basic / "consumequeue" / "Orders" / "2", data, size, start * CQ_UNIT.itemsize)
     follower.look(anew=True)
     assert {key: (queue.min_offset, queue.max_offset) for key, queue in follower.queues.items()} == before
     assert len(warnings(caplog)) == 1

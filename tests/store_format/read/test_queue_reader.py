@@ -30,6 +30,7 @@ from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, expected_row, table_rows
 from tests.support.small_store import SmallStore, write_small_store
 from tests.support.staged import append, make_store, numbered
+from tests.support.store_files import write_log, write_queue
 from tests.support.strategies import StoredLog, commit_logs
 
 
@@ -271,16 +272,8 @@ def test_a_queue_that_became_shorter_after_planning(small: SmallStore) -> None:
 
 
 def test_entries_out_of_the_order_of_the_log_keep_the_order_of_the_queue(tmp_path: Path) -> None:
-    units = [
-        oracle.encode_message(Message(b"T", b"%d" % i, queue_offset=1 - i, physical_offset=93 * i))
-        for i in range(2)
-    ]
-    for path, data in (
-        ("commitlog", b"".join(units)),
-        ("consumequeue/T/0", oracle.cq_unit(93, 93, 0) + oracle.cq_unit(0, 93, 0)),
-    ):
-        (tmp_path / path).mkdir(parents=True)
-        (tmp_path / path / oracle.file_name(0)).write_bytes(data.ljust(1000, b"\0"))
+    stored = write_log(tmp_path, [Message(b"T", b"%d" % i, queue_offset=1 - i) for i in range(2)], 1000)
+    write_queue(tmp_path, reversed(stored), 50)
     store = MessageStore.open(str(tmp_path))
     rows = table_rows(reader_of(store).read([store.queue("T", 0).piece()] * 2))
     assert [row["queueOffset"] for row in rows] == [0, 1, 0, 1]

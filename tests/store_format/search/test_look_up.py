@@ -26,6 +26,7 @@ from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.oracle import Message
 from tests.support.staged import append, make_store, numbered
+from tests.support.store_files import write_log
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 
@@ -233,16 +234,11 @@ KEYED = Message(b"Orders", b"a body", b"TAGS\x01red\x02KEYS\x01k1 k2\x02region\x
 
 def _log(root: Path, messages: list[Message]) -> tuple[MessageStore, Path, int]:
     """A store of one file, the file, and where its last unit begins."""
-    data = b""
-    for i, message in enumerate(messages):
-        start = len(data)
-        data += oracle.encode_message(
-            replace(message, physical_offset=start, queue_offset=i, store_timestamp=1_700_000_000_000 + i)
-        )
+    at = 1_700_000_000_000
+    dated = [replace(each, queue_offset=i, store_timestamp=at + i) for i, each in enumerate(messages)]
+    stored = write_log(root, dated)
     path = root / "commitlog" / oracle.file_name(0)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(data.ljust(1 << 16, b"\0"))
-    return MessageStore.open(str(root)), path, start
+    return MessageStore.open(str(root)), path, stored[-1].physical_offset
 
 
 def _scan(store: MessageStore, *, is_live: bool = False, mode: str = "FAILFAST") -> list[int]:

@@ -29,6 +29,7 @@ from tests.support import oracle
 from tests.support.file_edits import overwrite
 from tests.support.oracle import Message
 from tests.support.staged import append, numbered
+from tests.support.store_files import write_file, write_files
 
 _Units = NDArray[np.void]
 
@@ -56,11 +57,8 @@ def joined(*parts: _Units) -> _Units:
 def write(root: Path, stored: _Units, *, topic: str = "T", is_batch: bool = False, start: int = 0) -> None:
     """The queue's files. Unit `start` is the first one."""
     directory = root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / "0"
-    directory.mkdir(parents=True, exist_ok=True)
     size = stored.dtype.itemsize
-    for low in range(0, len(stored), PER_FILE):
-        data = stored[low : low + PER_FILE].tobytes().ljust(PER_FILE * size, b"\0")
-        (directory / f"{(start + low) * size:020}").write_bytes(data)
+    write_files(directory, stored.tobytes(), PER_FILE * size, start * size)
 
 
 def compared(
@@ -331,16 +329,12 @@ def _store(root: Path, offsets: list[int], *, blank: bool = False, torn: int = -
         data = oracle.encode_message(message)
         log += b"\xff" * len(data) if offset == torn else data
     units.pop(torn, None)
-    for name in ("commitlog", "consumequeue/T/0", "config"):
-        (root / name).mkdir(parents=True)
-    (root / "commitlog" / oracle.file_name(0)).write_bytes(log.ljust(_LOG_FILE, b"\0"))
+    write_files(root / "commitlog", log, _LOG_FILE)
     size = _FILE_UNITS * 20
     entries = b"".join(units.get(offset, bytes(20)) for offset in range(max(offsets) + 1))
-    for start in range(0, len(entries) + size * blank, size):
-        path = root / "consumequeue/T/0" / oracle.file_name(start)
-        path.write_bytes(entries[start : start + size].ljust(size, b"\0"))
-    (root / "config/topics.json").write_text('{"topicConfigTable":{"T":{"readQueueNums":1}}}')
-    (root / "checkpoint").write_bytes(oracle.checkpoint(0, 0))
+    write_files(root / "consumequeue/T/0", entries + bytes(size * blank), size)
+    write_file(root / "config/topics.json", b'{"topicConfigTable":{"T":{"readQueueNums":1}}}')
+    write_file(root / "checkpoint", oracle.checkpoint(0, 0))
     return root
 
 

@@ -18,7 +18,7 @@ from store_format.metadata.read import (
 )
 from store_format.opened.store import Opened
 from tests.support.referee.law import Breach
-from tests.support.referee.made import write_file
+from tests.support.store_files import write_file
 
 _VERSION = '"dataVersion":{"counter":%d,"stateVersion":0,"timestamp":1700000000000}'
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.support import oracle
 from tests.support.oracle import Message, SubMessage
+from tests.support.store_files import write_file, write_files
 
 QueueKey = tuple[str, int]
 
@@ -250,11 +251,4 @@ class BrokerStore:
     def _write_queue(self, folder: str, topic: str, queue_id: int, first: int, entries: list[bytes]) -> None:
         size, count = len(entries[0]), self.queue_entries
         directory = self.root / folder / topic / str(queue_id)
-        for number in range(0, len(entries), count):
-            data = b"".join(entries[number : number + count]).ljust(size * count, b"\0")
-            write_file(directory / oracle.file_name((first + number) * size), data)
-
-
-def write_file(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+        write_files(directory, b"".join(entries), size * count, first * size)
