@@ -36,12 +36,19 @@ _HARMS: dict[str, Callable[..., object]] = {
     "cut": lambda path, size: os.truncate(path, int(size)),
     "write": lambda path, position, data: overwrite(path, int(position), bytes.fromhex(data)),
     "zero": lambda path, position, count: overwrite(path, int(position), bytes(int(count))),
-    "flip": lambda path, position: flip(path, int(position)),
+    "flip": lambda path, position, mask="1": flip(path, int(position), int(mask)),
     "text": lambda path, text: path.write_text(text),
     "create": lambda path, size: path.write_bytes(b"x" * int(size)),
     "mkdir": lambda path: path.mkdir(),
     "link": lambda path: path.symlink_to("/nowhere"),
-    "copy": lambda path, name: shutil.copy(path, path.with_name(name)),
+    "blank": lambda path, size: (
+        path.parent.mkdir(parents=True, exist_ok=True),
+        path.write_bytes(bytes(int(size))),
+    ),
+    "shift": lambda path, count: path.write_bytes(bytes(int(count)) + path.read_bytes()[: -int(count)]),
+    "drop": lambda path, count: path.write_bytes(path.read_bytes()[int(count) :] + bytes(int(count))),
+    "copy": lambda path, name: shutil.copy(path, path.parent / name),
+    "move": lambda path, name: path.rename(path.parent / name),
     "replace": lambda path, old, new: path.write_text(path.read_text().replace(old, new)),
 }
 

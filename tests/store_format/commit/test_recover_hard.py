@@ -28,7 +28,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at, killed_stores
 from tests.support.oracle import Message
 from tests.support.recover_scenarios import files_seen
-from tests.support.referee.made import BrokerStore
+from tests.support.referee.made import made
 from tests.support.staged import append, make_store, numbered
 from tests.support.store_files import write_log
 
@@ -112,9 +112,7 @@ def test_lost_offsets_keep_their_places(tmp_path: Path) -> None:
 
 def test_a_message_behind_offsets_without_messages_stays_where_later_entries_are_lost(tmp_path: Path) -> None:
     """A broker files it next to the one before, and the message behind it follows its offset."""
-    store = BrokerStore(tmp_path / "store", queue_entries=4)
-    for offset in (0, 1, 2, 8, 9):
-        store.put("A", offset=offset)
+    store = made(tmp_path / "store", "A*3 A@8 A@9", queue_entries=4)
     queue = store.write() / "consumequeue" / "A" / "0"
     (queue / f"{80:020}").write_bytes(bytes(80))
     recover(str(store.root)).apply()
@@ -351,17 +349,3 @@ def test_a_short_file_is_extended_once_its_cut_message_is_gone(tmp_path: Path, f
         recover(str(target)).apply()
         assert found(target) == wanted, at
     assert kills > 10
-
-
-def test_a_queue_file_that_was_cut_within_an_entry_shows_no_size(tmp_path: Path) -> None:
-    """It is the only one; a broker's files have whole entries (getMappedFileSizeConsumeQueue)."""
-    store = BrokerStore(tmp_path / "store")
-    store.put("A")
-    root = store.write()
-    [path] = (root / "consumequeue/A/0").iterdir()
-    whole = path.read_bytes()
-    os.truncate(path, 17)
-    conf = tmp_path / "broker.conf"
-    conf.write_text(f"mappedFileSizeConsumeQueue={len(whole)}")
-    recover(str(root), broker_conf=str(conf)).apply()
-    assert path.read_bytes() == whole

@@ -16,7 +16,7 @@ from store_format.message import sysflag
 from store_format.message.single import head_offset
 from tests.support import oracle
 from tests.support.reads import flip
-from tests.support.referee.made import BrokerStore
+from tests.support.referee.made import made
 from tests.support.two_messages import LIGHT, PAIRS, QUEUE_FILE_SIZE, body, make_store
 from tests.support.writes import SMALL, numbered_rows, write
 
@@ -101,46 +101,12 @@ def test_a_broker_that_starts_files_only_the_second(tmp_path: Path) -> None:
     assert bodies(root, "T") == served
 
 
-@pytest.mark.parametrize(
-    ("harmed", "again", "counts"), [("A", (1, 2, 3, 1, 2, 3), (0, 4, 8, 9)), ("B", (1, 1), (0, 4))]
-)
-def test_a_broker_files_behind_the_entries_that_it_finds(
-    tmp_path: Path, harmed: str, again: tuple[int, ...], counts: tuple[int, ...]
-) -> None:
-    """These are the entries in front of the first zeros (ConsumeQueue.recover)."""
-    store = BrokerStore(tmp_path / "store")
-    for topic in ("A", "B", "B", "B"):
-        store.put(topic)
-    for offset in again:
-        store.put("A", offset=offset, files=False)
-    queue = store.write() / "consumequeue" / harmed / "0" / f"{0:020}"
-    data, kept = queue.read_bytes(), 20 * (harmed == "B")
-    queue.write_bytes(data[:kept] + bytes(20) + data[kept + 20 :])
-    found = MessageStore.open(str(store.root)).queue("A", 0).to_table(columns=["physicalOffset"])
-    places = [store.messages[number].physical_offset for number in counts]
-    assert found.column("physicalOffset").to_pylist() == places
-
-
-def test_after_a_crash_a_broker_files_the_messages_of_the_last_file(tmp_path: Path) -> None:
-    """It scans that file alone, and the queue has no file: the second message with offset 3 gets an entry."""
-    store = BrokerStore(tmp_path / "store", log_file_size=800)
-    for offset in (0, 1, 2, 3, 3, 4):
-        store.put("A", offset=offset)
-    assert store.messages[4].physical_offset == 800
-    shutil.rmtree(store.write(crashed=True) / "consumequeue")
-    read = MessageStore.open(str(store.root), unfiled_queues="read").queue("A", 0)
-    places = [store.messages[number].physical_offset for number in (0, 1, 2, 4, 5)]
-    assert read.to_table(columns=["physicalOffset"])["physicalOffset"].to_pylist() == places
-
-
 @pytest.mark.parametrize(("offset", "sys_flag"), [(0, 0), (5, sysflag.TRANSACTION_PREPARED)])
 def test_messages_without_entries_before_one_that_needs_none(
     tmp_path: Path, offset: int, sys_flag: int
 ) -> None:
     """The last message of the log has no entry, and shows nothing of those before it."""
-    store = BrokerStore(tmp_path / "store")
-    for is_filed in (True, True, False, False):
-        store.put("A", files=is_filed)
+    store = made(tmp_path / "store", "A A A? A?")
     store.put("A", offset=offset, files=False, sys_flag=sys_flag)
     found = MessageStore.open(str(store.write())).queue("A", 0).to_table(columns=["physicalOffset"])
     assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[:4]]
@@ -150,12 +116,7 @@ def test_a_write_to_their_queue_completes_another_one(tmp_path: Path) -> None:
     """Two messages at the end of the log need no entry, and show that entries before them are missing. A
     write puts messages behind them.
     """
-    store = BrokerStore(tmp_path / "store")
-    for topic, is_filed in [("B", True), ("B", False), *[("A", True)] * 3]:
-        store.put(topic, files=is_filed)
-    for offset in (1, 2):
-        store.put("A", offset=offset, files=False)
-    root = store.write()
+    root = made(tmp_path / "store", "B B? A*3 A@1? A@2?").write()
     served = bodies(root, "B")
     write(root, numbered_rows(0, 1, "A"))
     assert bodies(root, "B") == served
@@ -181,19 +142,6 @@ def test_an_entry_behind_the_messages_of_its_queue(tmp_path: Path) -> None:
     verdict = diagnose(str(root)).verdict
     assert "1 queue offset between the ends of queues has no message" in verdict
     assert "none lost" not in verdict
-
-
-def test_entries_behind_the_end_of_a_queue_that_began_again_are_removed(tmp_path: Path) -> None:
-    """The queue's second file is a copy of the first one: its entries lead to messages of other offsets."""
-    store = BrokerStore(tmp_path / "store", queue_entries=4)
-    for _ in range(4):
-        store.put("A")
-    store.put("A", offset=0, files=False)
-    first = store.write() / "consumequeue" / "A" / "0" / f"{0:020}"
-    shutil.copy(first, first.with_name(f"{80:020}"))
-    recover(str(store.root)).apply()
-    assert [path for path in first.parent.iterdir() if any(path.read_bytes())] == [first]
-    assert not diagnose(str(store.root)).of("damage")
 
 
 def test_a_message_that_claims_the_place_of_its_neighbour(tmp_path: Path) -> None:

@@ -9,23 +9,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 
 from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
-from store_format.diagnose.problems import CLAIM_ADVICE, NextStep, verdict
+from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
-from tests.support import damages, goldens, oracle
+from tests.support import damages, goldens
 from tests.support.damages import Damaged
 from tests.support.fixtures import Golden
 from tests.support.reads import flip
-from tests.support.referee.made import BrokerStore
+from tests.support.referee.made import made
 from tests.support.writes import held
 
 COMPRESSED_AT = 39  # the byte of a record with the bit of its sysFlag
-BORN_PORT_AT, STORE_PORT_AT = 53, 69  # the byte above those of a port
 TORN, CRASH, CLEAN = "crash-torn-5.5.0", "crash-5.5.0", "basic-5.5.0"
 
 
@@ -49,20 +47,6 @@ def test_a_torn_message_without_an_entry_is_lost(copy: Golden) -> None:
     assert "353 messages readable, 1 message lost with the crash" in found.verdict
     rows = {row["action"]: row["entries"] for row in recover(str(root)).table().to_pylist()}
     assert (rows["end"], rows["lost"]) == (353, 1)
-
-
-@pytest.mark.parametrize(("first", "verdict"), [(4, "sound after a crash"), (0, "damaged in 1 place")])
-def test_a_broker_writes_the_entries_of_the_files_that_it_scans(
-    tmp_path: Path, first: int, verdict: str
-) -> None:
-    """It scans the last file; without the entry of an earlier message it gives a place to the wrong one."""
-    store = BrokerStore(tmp_path / "store", log_file_size=800)
-    for _ in range(6):
-        store.put("A")
-    assert store.messages[4].physical_offset == 800
-    queue = store.write(crashed=True) / "consumequeue/A/0" / f"{0:020}"
-    queue.write_bytes(queue.read_bytes()[: 20 * first] + bytes(20 * (8 - first)))
-    assert diagnose(str(store.root)).verdict.startswith(f"{verdict}: 6 messages readable")
 
 
 def test_damage_before_the_end_of_a_crashed_store(copy: Golden) -> None:
@@ -208,49 +192,6 @@ def test_a_body_that_no_read_can_open_is_lost_for_all(copy: Golden, tmp_path: Pa
         assert [(row["part"], row["entries"]) for row in left] == [("commitlog", 1)]
 
 
-@pytest.mark.parametrize("at", [BORN_PORT_AT, STORE_PORT_AT])
-def test_a_record_with_a_port_that_no_client_decodes_is_lost(tmp_path: Path, at: int) -> None:
-    """MessageDecoder makes an InetSocketAddress of each host, which refuses the port."""
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    store.put("A")
-    flip(store.write(), at)
-    assert (
-        "1 message readable, 1 message lost, in a record that no client decodes"
-        in diagnose(str(tmp_path)).verdict
-    )
-    with pytest.raises(CorruptStoreError, match="expected hosts with ports from 0 to 65535, found ports"):
-        MessageStore.open(str(tmp_path)).find(since=0)
-    rows = MessageStore.open(str(tmp_path)).find(since=0, on_damage="DROPMALFORMED").table
-    assert rows["queueOffset"].to_pylist() == [1]
-
-
-@pytest.mark.parametrize(("at", "text"), [
-    (27, "4 messages readable, 2 messages lost, in a record that no client decodes"),
-    (15, "4 messages readable, 2 messages lost"),
-])  # fmt: skip
-def test_a_batch_whose_head_claims_another_place_than_its_entry(tmp_path: Path, at: int, text: str) -> None:
-    """A client counts its messages from queueOffset on, and a broker files it at INNER_BASE."""
-    store = BrokerStore(tmp_path)
-    store.topic("Inner", 1, {"queue.type": "BatchCQ"})
-    for count in (2, 4):
-        store.put_batch("Inner", count)
-    flip(store.write(), at)
-    assert text in diagnose(str(tmp_path)).verdict
-    with pytest.raises(CorruptStoreError, match=r"expected queue(Offset 0, found 1|Id 0 of Inner, found 1)"):
-        MessageStore.open(str(tmp_path)).find(since=0)
-
-
-def test_a_message_that_claims_a_place_inside_a_batch(tmp_path: Path) -> None:
-    store = BrokerStore(tmp_path)
-    store.topic("Inner", 1, {"queue.type": "BatchCQ"})
-    store.put("Inner")
-    store.put("Inner")
-    store.put_batch("Inner", 4)
-    flip(store.write(), store.messages[1].physical_offset + 27, 4)
-    assert diagnose(str(tmp_path)).verdict.startswith("damaged in ")
-
-
 def test_all_bodies_that_can_be_opened_are_readable(golden: Golden) -> None:
     for name in (CLEAN, "batchcq-5.5.0"):  # both have bodies of each compression
         assert diagnose(str(golden(name))).summary.unopened == 0
@@ -283,269 +224,10 @@ def test_the_delay_of_a_level_without_entries_is_asked_for(copy: Golden) -> None
     assert (shown, diagnose(str(root)).lacks_settings) == (False, True)
 
 
-def test_the_size_of_queue_files_is_asked_for_if_the_only_one_is_cut(tmp_path: Path) -> None:
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    root = store.write()
-    os.truncate(root / "consumequeue/A/0" / f"{0:020d}", 52)
-    assert diagnose(str(root)).lacks_settings
-
-
-def test_the_size_of_log_files_is_asked_for_if_the_only_one_is_cut(tmp_path: Path) -> None:
-    store = BrokerStore(tmp_path)
-    for _ in range(9):
-        store.put("A")
-    path = store.write(crashed=True) / "commitlog" / f"{0:020d}"
-    os.truncate(path, 900)
-    assert diagnose(str(tmp_path)).lacks_settings
-    conf = tmp_path.with_suffix(".conf")
-    conf.write_text("".join(f"{key}={value}\n" for key, value in store.conf.items()))
-    recover(str(tmp_path), broker_conf=str(conf)).apply()
-    assert path.stat().st_size == 4096
-    assert diagnose(str(tmp_path)).verdict.startswith("sound")
-
-
-def test_the_sizes_of_an_index_are_asked_for_if_no_file_shows_them(tmp_path: Path) -> None:
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    (index,) = (store.write() / "index").iterdir()
-    data = index.read_bytes()
-    index.write_bytes(data[:18] + b"\1" + data[19:])  # of beginPhyOffset
-    assert diagnose(str(tmp_path)).lacks_settings
-    conf = tmp_path.with_suffix(".conf")
-    conf.write_text("".join(f"{key}={value}\n" for key, value in store.conf.items()))
-    recover(str(tmp_path), broker_conf=str(conf)).apply()
-    assert diagnose(str(tmp_path)).verdict == "sound: 1 message readable, none lost; nothing has to be done"
-
-
-def test_no_recovery_is_advised_before_a_directory_is_moved_out_of_a_queue(tmp_path: Path) -> None:
-    """It has the name of a file, and a recovery leaves the queue as it is."""
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    (store.write() / "consumequeue/A/0" / f"{3:020d}").mkdir()
-    assert verdict(diagnose(str(tmp_path)))[1] is NextStep.NOTHING
-
-
-def test_offsets_before_the_first_message_have_no_message(tmp_path: Path) -> None:
-    """A broker begins the queue at 0, as the first entry points into the log (ConsumeQueue.fillPreBlank)."""
-    store = BrokerStore(tmp_path)
-    store.put("A", offset=3)
-    expected = "sound: 1 message readable; 3 queue offsets between the ends of queues have no message"
-    assert expected in diagnose(str(store.write())).verdict
-
-
-def test_an_offset_before_the_first_message_whose_entry_leads_to_another_one_is_counted(
-    tmp_path: Path,
-) -> None:
-    """A broker begins the queue at 0: the entry leads into the log."""
-    store = BrokerStore(tmp_path, begin=1 << 16)
-    for _ in range(3):
-        store.put("A")
-    flip(store.write(crashed=True), (1 << 16) + 15)  # of queueId
-    expected = "3 messages readable; 1 queue offset between the ends of queues has no message"
-    assert expected in diagnose(str(tmp_path)).verdict
-
-
-@pytest.mark.parametrize("is_filed", [False, True])
-def test_offsets_behind_expired_entries_without_a_message_are_counted(tmp_path: Path, is_filed: bool) -> None:
-    """A broker begins the queue there: at the next message, or at an entry that leads behind the log."""
-    store = BrokerStore(tmp_path, log_file_size=1024)
-    store.put("A")
-    store.put("A", files=is_filed)
-    store.put("A", body=bytes(800), files=is_filed)  # the first one of the next file
-    if is_filed:
-        store.entries["A", 0][1] = oracle.cq_unit(1 << 40, 100, 0)
-    (store.write(crashed=not is_filed) / "commitlog" / f"{0:020}").unlink()
-    expected = "1 message readable; 1 queue offset between the ends of queues has no message"
-    assert expected in diagnose(str(tmp_path)).verdict
-
-
-def test_a_file_shorter_than_those_of_other_queues_is_cut(tmp_path: Path) -> None:
-    """A broker does not start (ConsumeQueue.load)."""
-    store = BrokerStore(tmp_path)
-    for topic in "AABC":
-        store.put(topic)
-    root = store.write()
-    os.truncate(root / "consumequeue/A/0" / f"{0:020d}", 60)
-    found = diagnose(str(root))
-    assert found.verdict.startswith("damaged in 1 place: 4 messages readable")
-    assert found.of("damage")[0].expected == "a file of 160 bytes, as in other queues"
-
-
-def test_entries_of_expired_messages_are_right(tmp_path: Path) -> None:
-    """Two messages claim one offset, and the first of them has expired."""
-    store = BrokerStore(tmp_path, log_file_size=1024)
-    for _ in range(6):
-        store.put("A")
-    for offset in (4, 5, 6):
-        store.put("A", offset=offset)
-    root = store.write()
-    (root / "commitlog" / f"{0:020d}").unlink()
-    assert diagnose(str(root)).verdict.startswith("sound: 1 message readable; 2 messages are in no queue")
-
-
-def test_entries_that_a_broker_makes_at_other_offsets_do_not_wait_for_it(tmp_path: Path) -> None:
-    """It files one entry behind the other, from the offset of the first message on."""
-    store = BrokerStore(tmp_path)
-    for offset in (0, 4):
-        store.put("A", offset=offset, files=False)
-    assert diagnose(str(store.write(crashed=True))).verdict.startswith("damaged in 1 place")
-
-
-def test_a_message_without_the_offset_of_its_light_queue_is_damage(tmp_path: Path) -> None:
-    """Power was lost: the end of its properties is zeros. Its own queue has the message."""
-    store = BrokerStore(tmp_path, conf={"enableLmq": "true", "enableMultiDispatch": "true"})
-    store.put("P", properties={"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"})
-    path = store.write() / "commitlog" / f"{0:020d}"
-    path.write_bytes(path.read_bytes().replace(b"INNER_MULTI_QUEUE_OFFSET\x010", bytes(26)))
-    assert "1 message readable; 1 queue offset between the ends" in diagnose(str(tmp_path)).verdict
-
-
-def test_a_store_without_the_directory_of_the_queues_does_not_show_whether_it_has_light_ones(
-    tmp_path: Path,
-) -> None:
-    """A read returns them from the commitlog; a broker without enableLmq does not make them again."""
-    store = BrokerStore(tmp_path)
-    for number in range(2):
-        named = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": str(number)}
-        store.put("P", properties=named)
-    shutil.rmtree(store.write(crashed=True) / "consumequeue")
-    assert diagnose(str(tmp_path)).verdict.startswith("damaged in 1 place: 2 messages readable")
-
-
-def test_a_blank_file_behind_a_full_one_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that starts counts an entry in it (ConsumeQueue.truncateDirtyLogicFiles)."""
-    store = BrokerStore(tmp_path, queue_entries=2)
-    store.put("A")
-    store.put("A")
-    (store.write() / "consumequeue/A/0" / f"{40:020d}").write_bytes(bytes(40))
-    found = diagnose(str(tmp_path)).verdict
-    assert found.startswith("sound, with 1 warning: 2 messages readable; 1 queue offset between")
-    assert len(MessageStore.open(str(tmp_path)).queue("A", 0).to_table()) == 2
-    assert caplog.messages[0].startswith(f"{tmp_path}: 1 consume queues end with a blank file: A-0.")
-
-
-def test_a_message_of_another_place_than_its_entry_is_damage_that_stays(tmp_path: Path) -> None:
-    """A flipped queueId makes it claim the place of another message, which has its entry."""
-    store = BrokerStore(tmp_path)
-    for queue in (1, 3, 1, 3):
-        store.put("A", queue)
-    flip(store.write(), store.messages[1].physical_offset + 15, 2)
-    found = diagnose(str(tmp_path))
-    assert [each.advice for each in found.of("damage")] == [CLAIM_ADVICE]
-    assert verdict(found)[1] is NextStep.NOTHING
-    assert recover(str(tmp_path)).apply().filter(pc.field("part") == "consumequeue").num_rows == 0
-
-
-def test_a_second_message_with_an_offset_hides_no_wrong_entry(tmp_path: Path) -> None:
-    """After a crash: a flipped queueId makes a message claim a place in a queue that a broker makes."""
-    store = BrokerStore(tmp_path)
-    for offset in (0, 1, 2, 3, 3, 4):
-        store.put("A", offset=offset)
-    flip(store.write(crashed=True), store.messages[1].physical_offset + 15, 4)
-    assert [each.expected for each in diagnose(str(tmp_path)).of("damage")] == ["the message A-0 offset 1"]
-
-
-@pytest.mark.parametrize("checkpoint", [True, False])
-def test_the_sizes_of_a_blank_index_are_asked_for(tmp_path: Path, checkpoint: bool) -> None:
-    """The checkpoint tells that there were entries; without its times the file does."""
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    for path in (store.write() / "index").iterdir():
-        path.write_bytes(bytes(path.stat().st_size))
-    if not checkpoint:
-        (tmp_path / "checkpoint").write_bytes(bytes(4096))
-    assert diagnose(str(tmp_path)).lacks_settings
-
-
-def test_a_blank_file_without_messages_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The messages of its queue are gone; a broker that starts counts one."""
-    store = BrokerStore(tmp_path)
-    store.put("B")
-    store.topic("A")
-    store.entries["A", 0], store.first["A", 0] = [bytes(20)], 0
-    text = diagnose(str(store.write())).verdict
-    assert text.startswith("sound, with 1 warning: 1 message readable; 1 queue offset between")
-    assert len(MessageStore.open(str(tmp_path)).queue("A", 0).to_table()) == 0
-    assert caplog.messages[0].startswith(f"{tmp_path}: 1 consume queues end with a blank file: A-0.")
-
-
-def test_lost_last_files_of_a_crashed_log_are_no_end_of_it(tmp_path: Path) -> None:
-    """Entries lead into a file that is gone, as a recovery says, which refuses."""
-    store = BrokerStore(tmp_path, log_file_size=1024)
-    for _ in range(9):
-        store.put("A")
-    *_, last = sorted((store.write(crashed=True) / "commitlog").iterdir())
-    gone = sum(each.physical_offset >= int(last.name) for each in store.messages)
-    last.unlink()
-    text, step = verdict(diagnose(str(tmp_path)))
-    assert f"{9 - gone} messages readable, {gone} messages lost, with the last commitlog files: copy" in text
-    assert step is NextStep.SALVAGE
-    with pytest.raises(CorruptStoreError, match="found no later file"):
-        recover(str(tmp_path)).apply()
-
-
-def test_a_message_before_that_of_the_last_entry_does_not_wait_for_a_broker(tmp_path: Path) -> None:
-    """A broker that starts does not file it (ConsumeQueue.putMessagePositionInfo)."""
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    store.put("A")
-    path = store.write(crashed=True) / "consumequeue/A/0" / f"{0:020d}"
-    path.write_bytes(path.read_bytes()[20:] + bytes(20))
-    lacking = [each for each in diagnose(str(tmp_path)) if each.expected.startswith("entries of A-0")]
-    assert [each.severity for each in lacking] == ["damage"]
-
-
-def test_a_queue_that_a_broker_makes_and_no_client_reads_is_named(tmp_path: Path) -> None:
-    store = BrokerStore(tmp_path)
-    store.put("A", 4, files=False)
-    store.topic("A", queues=1)
-    store.write(crashed=True)
-    assert diagnose(str(tmp_path)).verdict.startswith("sound after a crash, with 1 warning: ")
-
-
 def test_a_queue_that_a_broker_makes_of_a_topic_without_configuration_is_named(tmp_path: Path) -> None:
-    store = BrokerStore(tmp_path)
-    store.put("A", files=False)
+    store = made(tmp_path, "A?")
     del store.topics["A"]
     store.write(crashed=True)
     text = diagnose(str(tmp_path)).verdict
     assert text.startswith("sound after a crash, with 1 warning: ")
     assert "1 message of 1 topic that a broker does not serve" in text
-
-
-def test_a_message_at_whose_offset_a_broker_files_a_second_first_one_does_not_wait(tmp_path: Path) -> None:
-    """It files each message with offset 0, and then leaves out the message with offset 1."""
-    store = BrokerStore(tmp_path)
-    for offset in (0, 0, 1):
-        store.put("A", offset=offset, files=False)
-    (store.write(crashed=True) / "consumequeue/A/0").mkdir(parents=True)
-    (tmp_path / "consumequeue/A/0" / f"{0:020d}").write_bytes(bytes(160))
-    assert diagnose(str(tmp_path)).verdict.startswith("damaged in 1 place: 2 messages readable; 1 message is")
-
-
-def test_messages_that_only_their_light_queue_leads_to_are_readable(tmp_path: Path) -> None:
-    """The zeros end the queue of the messages, and a broker that starts looks at later messages only."""
-    lmq = {"enableLmq": "true", "enableMultiDispatch": "true"}
-    store = BrokerStore(tmp_path, log_file_size=1024, conf=lmq)
-    for offset in range(6):
-        light = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": str(offset)}
-        store.put("A", body=b"short", properties=light)
-    for _ in range(5):
-        store.put("B", body=b"long" * 200)
-    store.entries["A", 0][2:4] = [bytes(20)] * 2
-    found = diagnose(str(store.write(crashed=True)))
-    assert found.verdict.startswith("damaged in 1 place: 11 messages readable")
-    assert "4 whole messages that no read returns from their queues" in found.verdict
-
-
-def test_an_entry_with_an_impossible_size_is_not_that_of_an_expired_message(tmp_path: Path) -> None:
-    """A queue file that is shifted by a byte: its first entry leads before the log."""
-    store = BrokerStore(tmp_path, begin=1 << 16)
-    for topic in "BBAA":
-        store.put(topic)
-    path = store.write() / "consumequeue/A/0" / f"{0:020d}"
-    path.write_bytes(bytes(1) + path.read_bytes()[:-1])
-    found = diagnose(str(tmp_path))
-    assert len(MessageStore.open(str(tmp_path)).queue("A", 0).to_table()) == 2
-    assert found.summary.readable == 4

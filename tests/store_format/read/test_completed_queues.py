@@ -14,7 +14,6 @@ from store_format.commit.options import CommitOptions
 from store_format.opened.store import Opened
 from store_format.survey.snapshot import Snapshot
 from tests.support.file_edits import overwrite
-from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, messages_of, numbered
 
 ENTRY = 20
@@ -49,30 +48,6 @@ def test_what_nothing_shows_stays_as_it_is(root: Path) -> None:
     _lose_ledger(root)
     _zero(root, "T", 50, 60)
     assert _offsets(root, "T") == list(range(50))
-
-
-def test_a_wrong_first_entry_hides_no_entry_behind_it(tmp_path: Path) -> None:
-    """The last message claims offset 0 again, so that the newest entry leads to no message of its place."""
-    store = BrokerStore(tmp_path / "store", begin=65536)
-    for offset in (0, 1, 2, 3, 4, 0):
-        store.put("T", offset=offset)
-    (path,) = (store.write() / "consumequeue/T/0").iterdir()
-    data = path.read_bytes()
-    path.write_bytes(data[:7] + b"\x80" + data[8:])
-    queue = MessageStore.open(str(store.root)).queue("T", 0)
-    found = queue.to_table(0, 5, columns=["physicalOffset"])
-    assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[:5]]
-
-
-def test_no_checkpoint_is_needed(tmp_path: Path) -> None:
-    """A broker that was stopped before it filed the last messages files them when it starts."""
-    store = BrokerStore(tmp_path / "store")
-    for _ in range(4):
-        store.put("T")
-    for _ in range(3):
-        store.put("T", files=False)
-    (store.write() / "checkpoint").write_bytes(bytes(4096))
-    assert _offsets(store.root, "T") == list(range(7))
 
 
 def test_damage_where_entries_are_looked_for_is_named(root: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,6 @@ from store_format.read.choice import MessageChoice
 from store_format.survey import unfiled_queues
 from tests.support import goldens
 from tests.support.file_edits import overwrite
-from tests.support.referee.made import BrokerStore
 from tests.support.staged import append, make_store, numbered
 from tests.support.store_files import write_files
 
@@ -359,11 +358,3 @@ def test_a_lost_light_queue_is_read_from_the_log(
     MessageStore.open(str(root)).recover().apply()
     assert rows(MessageStore.open(str(root))) == before
     assert MessageStore.open(str(root)).diagnose().of("damage") == []
-
-
-def test_a_read_of_the_commitlog_makes_no_light_queue_that_no_broker_has_made(tmp_path: Path) -> None:
-    """The directory of the consume queues is there and has no light queue."""
-    store = BrokerStore(tmp_path)
-    store.put("A", properties={"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"})
-    shutil.rmtree(store.write() / "consumequeue/A")
-    assert MessageStore.open(str(tmp_path), unfiled_queues="read").topics() == ["A"]

@@ -26,7 +26,6 @@ from store_format.survey.fates import Fate, Fates, StoredTopics, Unfiled
 from store_format.survey.scan import LogQueues
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
-from tests.support.referee.made import BrokerStore
 from tests.support.referee.world import commit_killed
 from tests.support.staged import append, deleted_topic, make_store, numbered
 
@@ -70,25 +69,6 @@ def _commit(root: Path, topic: str, queue_id: int, *, version: bool = True) -> N
     if version:
         value["dataVersion"] = {"counter": 1, "timestamp": 1}
     (root / "config/consumerOffset.json").write_text(json.dumps(value))
-
-
-@pytest.mark.parametrize("names", ["AB", "BA"])
-def test_a_broker_that_had_not_filed_other_queues_either_files_the_queue(tmp_path: Path, names: str) -> None:
-    """It files all that is behind the newest entry of all queues (CommitLog.recoverNormally)."""
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    for name in names:
-        store.put(name, files=False)
-    store.write()
-    assert _fates(tmp_path, ("B", 0)) == [Fate.LOST]
-
-
-def test_a_queue_that_alone_is_not_filed_may_be_deleted(tmp_path: Path) -> None:
-    store = BrokerStore(tmp_path)
-    store.put("A")
-    store.put("B", files=False)
-    store.write()
-    assert _fates(tmp_path, ("B", 0)) == [Fate.UNKNOWN]
 
 
 def test_a_running_broker_dispatches_later_messages_soon(two: Path) -> None:
@@ -217,14 +197,6 @@ def test_offsets_that_begin_again_show_a_new_topic(two: Path) -> None:
     deleted_topic(two, "T")
     append(two, numbered("T", 16, 1), options=CommitOptions(new_topics={"T": 4}))
     assert _fates(two, ("T", 1), ("T", 2)) == [Fate.DELETED] * 2
-
-
-def test_a_second_message_with_one_offset_shows_no_new_topic(tmp_path: Path) -> None:
-    store = BrokerStore(tmp_path)
-    for topic, queue_id, offset in (("B", 0, 0), ("A", 1, 0), ("A", 0, 0), ("A", 0, 1), ("A", 0, 1)):
-        store.put(topic, queue_id, offset=offset)
-    shutil.rmtree(store.write() / "consumequeue/A")
-    assert _fates(tmp_path, ("A", 0), ("A", 1)) == [Fate.UNKNOWN] * 2
 
 
 def test_an_earlier_message_of_another_queue_shows_that_the_topic_was_there(two: Path) -> None:

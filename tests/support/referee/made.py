@@ -8,12 +8,14 @@ such logs (batches of 4.8, controller mode, light queues of 5.1). It files them 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tests.support import oracle
+from tests.support.file_edits import harm
 from tests.support.oracle import Message, SubMessage
 from tests.support.store_files import write_file, write_files
 
@@ -252,3 +254,65 @@ class BrokerStore:
         size, count = len(entries[0]), self.queue_entries
         directory = self.root / folder / topic / str(queue_id)
         write_files(directory, b"".join(entries), size * count, first * size)
+
+
+# ---- stores in words --------------------------------------------------------------------------------------
+
+_WORD = re.compile(r"(-?)([A-Za-z]+)(\d*)(?:@(\d+))?(?:%(\d+))?(?:\+(\d+))?(?::(\d+))?(\??)(?:\*(\d+))?")
+_SETTINGS = {"log": "log_file_size", "entries": "queue_entries", "begin": "begin"}
+_LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
+
+
+def made(root: Path, words: str, **settings: Any) -> BrokerStore:
+    """A store of messages in words: `A` is a message of A-0, `A1` one of A-1, `A@3` claims offset 3, `A%3`
+    offset 3 of the light queue %LMQ%a, `A:800` has a body of 800 zeros, `A?` is not filed, `A*5` are five of
+    them, `A*0` the topic with one queue. `Inner` is a topic of inner batches, `Inner+4` a batch. `-A` deletes
+    the topic and creates it again.
+    """
+    store = BrokerStore(root, **settings)
+    for word in words.split():
+        match = _WORD.fullmatch(word)
+        assert match is not None, word
+        again, topic, queue, offset, light, count, size, lost, times = match.groups()
+        if topic == "Inner" and topic not in store.topics:
+            store.topic(topic, 1, {"queue.type": "BatchCQ"})
+        if times == "0":
+            store.topic(topic, 1)
+        for _ in range(int(times or 1)):
+            if again:
+                store.restart(topic)
+            elif count:
+                store.put_batch(topic, int(count))
+            else:
+                named = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": light}
+                store.put(
+                    topic, int(queue or 0), offset=int(offset) if offset else None, files=not lost,
+                    body=bytes(int(size or 0)), properties=named if light else {},
+                )  # fmt: skip
+    return store
+
+
+def made_and_harmed(root: Path, words: str, *more: str) -> BrokerStore:
+    """The store on disk. `more` are settings (`log 1024`, `entries 4`, `begin 65536`, `light`), `crashed`,
+    and what happens to files then, as in `harm`: `A0/60` is the file of A-0 that begins at byte 60, `log/0`
+    one of the commitlog, `index` that of the index, and `m2+15` the byte 15 of the message number 2.
+    """
+    kinds = dict(each.split(" ") for each in more if each.split(" ")[0] in _SETTINGS)
+    settings = {_SETTINGS[kind]: int(value) for kind, value in kinds.items()}
+    store = made(root, words, conf=dict(_LIGHT) if "light" in more else {}, **settings)
+    store.write(crashed="crashed" in more)
+
+    def place(match: re.Match[str]) -> str:
+        at = store.messages[int(match[1])].physical_offset + int(match[2])
+        start = max(start for start in store._log_files() if start <= at)
+        return f"commitlog/{oracle.file_name(start)} {at - start}"
+
+    for each in more:
+        if each not in ("light", "crashed") and each.split(" ")[0] not in kinds:
+            text = re.sub(
+                r"\b([A-Z])(\d)/(\d+)", lambda at: f"consumequeue/{at[1]}/{at[2]}/{int(at[3]):020}", each
+            )
+            text = re.sub(r"\blog/(\d+)", lambda at: f"commitlog/{int(at[1]):020}", text)
+            text = re.sub(r"\bm(\d+)\+(\d+)", place, text)
+            harm(root, re.sub(r" index\b", f" index/{oracle.index_file_name(NOW_MS, 0)}", text))
+    return store
