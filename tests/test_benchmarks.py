@@ -25,6 +25,7 @@ from benchmarks.rounds import Rates, interleave
 from benchmarks.sides import Spent, Version
 from store_format import MessageStore
 from store_format.layouts import MAGIC_BLANK
+from tests.support.stored_rows import rows_in
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ def test_a_filled_store_is_what_was_asked_for(tmp_path: Path) -> None:
         (topic, queue): 84 if place < 2 else 83
         for place, (topic, queue) in enumerate((t, q) for t in _SMALL.topic_names for q in (0, 1))
     }
-    rows = [row for queue in store.queues() for batch in queue.read() for row in batch.to_pylist()]
+    rows = rows_in(store)
     assert Counter(len(row["body"]) for row in rows) == {100: 500}
     assert {tuple(sorted(name for name, _ in row["properties"])) for row in rows} == {
         ("KEYS", "TAGS", "UNIQ_KEY", "region", "traceId")

@@ -30,6 +30,7 @@ from tests.support.doc_pages import (
 from tests.support.fixtures import Golden
 from tests.support.large_index import entries_in_one_slot, middle_key, write_large_index
 from tests.support.object_server import ObjectServer
+from tests.support.stored_rows import rows_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,12 +134,7 @@ def test_the_dataframe_is_written(spark: SparkSession, tmp_path: Path) -> None:
         [(n, "north", f"customer-{n % 3}") for n in range(30)], "id int, region string, customer string"
     )
     exec(WRITE.replace("/data/store", str(tmp_path / "store")), {"orders": orders})
-    rows = [
-        row
-        for queue in MessageStore.open(str(tmp_path / "store")).queues()
-        for batch in queue.read()
-        for row in batch.to_pylist()
-    ]
+    rows = rows_in(tmp_path / "store")
     assert sorted(int(row["keys"][0]) for row in rows) == list(range(30))
     assert {row["tags"] for row in rows} == {"north"}
     queue_of = {(dict(row["properties"])["__SHARDINGKEY"], row["queueId"]) for row in rows}
@@ -158,8 +154,7 @@ def test_the_sql_writes(spark: SparkSession, tmp_path: Path) -> None:
     ):
         spark.sql(statement)
     spark.catalog.dropTempView("new_orders")
-    store = MessageStore.open(str(tmp_path / "store"))
-    rows = [row for queue in store.queues() for batch in queue.read() for row in batch.to_pylist()]
+    rows = rows_in(tmp_path / "store")
     assert sorted((row["topic"], row["keys"][0], row["tags"], row["body"]) for row in rows) == [
         ("Orders", "order-1", "paid", b"one"),
         ("Orders", "order-2", "sent", b"two"),

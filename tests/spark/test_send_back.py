@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_spark.services import run_once
-from store_format import MessageStore
+from tests.support.stored_rows import rows_in
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +29,7 @@ def _read(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def _stored(path: Path, topic: str) -> list[dict[str, Any]]:
-    columns = ["body", "queueId", "queueOffset", "reconsumeTimes", "properties"]
-    return [
-        row
-        for queue in MessageStore.open(str(path)).queues(topic.__eq__)
-        for batch in queue.read(columns=columns)
-        for row in batch.to_pylist()
-    ]
+    return rows_in(path, "body", "queueId", "queueOffset", "reconsumeTimes", "properties", topic=topic)
 
 
 def _send_back(frame: DataFrame, path: Path, **options: Any) -> None:

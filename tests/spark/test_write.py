@@ -37,11 +37,7 @@ def test_what_was_read_can_be_written_and_read_again(
     source.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
     assert _rows(_read(spark, tmp_path / "store")) == _rows(source.select(*CONTENT))
     for queue in MessageStore.open(str(tmp_path / "store")).queues():
-        offsets = [
-            offset
-            for batch in queue.read(columns=["queueOffset"])
-            for offset in batch["queueOffset"].to_pylist()
-        ]
+        offsets = queue.to_table(columns=["queueOffset"])["queueOffset"].to_pylist()
         assert offsets == list(range(queue.max_offset))
 
 

@@ -16,6 +16,7 @@ from store_format.metadata.values import TopicConfig
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.produced_batches import STORE_HOST, batch_of, produce, routes_of
+from tests.support.stored_rows import rows_in
 
 BORN_MS = 1_700_000_000_000
 _ORDERS = routes_of(TopicConfig("Orders", read_queue_nums=2, write_queue_nums=2))
@@ -65,14 +66,7 @@ def op_message(root: Path, offsets: Sequence[int], born_ms: int = BORN_MS) -> No
 
 def visible(root: Path, topic: str = "Orders") -> list[str]:
     """The ids of the messages that consumers of the topic get, sorted."""
-    queues = MessageStore.open(str(root)).queues(topic.__eq__)
-    found = [
-        row["msgId"]
-        for queue in queues
-        for batch in queue.read(columns=("msgId",))
-        for row in batch.to_pylist()
-    ]
-    return sorted(found)
+    return sorted(row["msgId"] for row in rows_in(root, "msgId", topic=topic))
 
 
 def states(root: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from store_format.store import MessageStore
 from tests.support.failing_writer import Failure, install
 from tests.support.oracle import walk_files
 from tests.support.staged import append, make_store, numbered, stage
+from tests.support.stored_rows import bodies_in
 
 _STORES = {"store": ("store",), "elsewhere": ("store",), "cluster": ("x", "y")}
 # Messages of a store before, and in the batch. Files of log and queues roll over in a single store; a commit
@@ -83,14 +84,5 @@ def complete(place: Path, kind: str, log: Path | None = None) -> None:
         opened = MessageStore.open(
             str(place / store), commit_log_paths=(str(directory),) if kind == "elsewhere" else ()
         )
-        assert Counter(queued(opened)) == wanted
+        assert Counter(bodies_in(opened)) == wanted
     assert not is_broken_off(place, kind)
-
-
-def queued(store: MessageStore) -> list[str]:
-    """The bodies in the queues of a store, as the messages were numbered."""
-    bodies: list[str] = []
-    for queue in store.queues():
-        for batch in queue.read(columns=["body"]):
-            bodies += [body.decode().rstrip(".") for body in batch["body"].to_pylist()]
-    return bodies

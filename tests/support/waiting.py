@@ -12,6 +12,7 @@ from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import columns_of
+from tests.support.stored_rows import rows_in
 
 # Long before the present: a store's clock is an argument.
 BEGIN_MS = 1_700_000_200_000
@@ -89,8 +90,4 @@ def _can_be(topic: str) -> bool:
 
 def bodies(root: Path, topic: str) -> Counter[bytes]:
     """The bodies of a topic's messages, and how often the topic has each."""
-    found: Counter[bytes] = Counter()
-    for queue in MessageStore.open(str(root)).queues(topic.__eq__):
-        for batch in queue.read(columns=["body"]):
-            found.update(batch["body"].to_pylist())
-    return found
+    return Counter(row["body"] for row in rows_in(root, "body", topic=topic))

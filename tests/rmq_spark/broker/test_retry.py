@@ -28,6 +28,7 @@ from store_format.metadata.read import BrokerConf, read_topics
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.file_edits import edited_json
+from tests.support.stored_rows import rows_in
 
 GOLDEN = "retry-dlq-5.5.0"
 COLUMNS = ("topic", "queueId", "queueOffset", "reconsumeTimes", "body", "properties", "storeHost")
@@ -39,11 +40,7 @@ def root(tmp_path: pathlib.Path) -> str:
 
 
 def rows(root: str, topic: str) -> list[dict[str, Any]]:
-    found = []
-    for queue in MessageStore.open(root).queues(topic.__eq__):
-        for batch in queue.read(columns=COLUMNS):
-            found += batch.to_pylist()
-    return found
+    return rows_in(root, *COLUMNS, topic=topic)
 
 
 def last(root: str, topic: str, count: int = 1) -> list[dict[str, Any]]:

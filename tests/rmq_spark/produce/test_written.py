@@ -21,6 +21,7 @@ from store_format.store import MessageStore
 from tests.support.fixtures import Golden
 from tests.support.produced_batches import NOW_MS, STORE_HOST, batch_of, produce
 from tests.support.staged import make_store
+from tests.support.stored_rows import rows_in
 
 WRITTEN_MS = NOW_MS + 60_000
 SAME = ["topic", "flag", "body", "properties", "tags", "keys", "msgId", "bornTimestamp", "bornHost"]
@@ -37,16 +38,6 @@ def written(root: Path, *batches: ProducedMessages) -> MessageStore:
     return MessageStore.open(str(root))
 
 
-def rows_of(store: MessageStore, topic: str, columns: list[str]) -> list[dict[str, object]]:
-    return [
-        row
-        for queue in store.queues()
-        if queue.topic == topic
-        for batch in queue.read(columns=columns)
-        for row in batch.to_pylist()
-    ]
-
-
 def test_a_topic_is_read_written_and_read_again(golden: Golden, tmp_path: Path) -> None:
     source = MessageStore.open(str(golden("defaults-5.5.0")))
     (topic, *_) = [
@@ -61,7 +52,7 @@ def test_a_topic_is_read_written_and_read_again(golden: Golden, tmp_path: Path) 
         for batch in queue.read(columns=[*DEFAULT_COLUMNS, "bornTimestampMs", "bornHost"])
     ]
     store = written(tmp_path / "store", *(produce(batch) for batch in batches))
-    before, after = rows_of(source, topic, SAME), rows_of(store, topic, SAME)
+    before, after = rows_in(source, *SAME, topic=topic), rows_in(store, *SAME, topic=topic)
     assert len(before) > 10
     assert after == before  # queueId decided, so the order of each queue is the same too
 
@@ -73,7 +64,7 @@ def test_delays_get_their_times_from_the_commit(tmp_path: Path) -> None:
             batch_of(topic=["t"] * 3, body=[b"0", b"1", b"2"], tags=["a"] * 3, delayTimeLevel=[0, 3, 18])
         ),
     )
-    found = rows_of(store, SCHEDULE_TOPIC, ["body", "queueId", "tagsCode"])
+    found = rows_in(store, "body", "queueId", "tagsCode", topic=SCHEDULE_TOPIC)
     assert found == [
         {"body": b"1", "queueId": 2, "tagsCode": WRITTEN_MS + DELAY_LEVELS_MS[2]},
         {"body": b"2", "queueId": 17, "tagsCode": WRITTEN_MS + DELAY_LEVELS_MS[17]},

@@ -23,6 +23,7 @@ from store_format.errors import (
     StoreNotFoundError,
 )
 from tests.support import goldens
+from tests.support.stored_rows import rows_in
 
 DELAYED = "SCHEDULE_TOPIC_XXXX"
 PLACE = {"storedTopic": "Jobs", "queueId": 1, "queueOffset": 3}
@@ -52,12 +53,8 @@ def send(path: Path, *batches: pa.RecordBatch, key: tuple[str, int] | None = Non
 
 def waiting(path: Path) -> list[tuple[bytes, int]]:
     """(body, reconsumeTimes) of the messages that wait for their retry."""
-    return [
-        (row["body"], row["reconsumeTimes"])
-        for queue in MessageStore.open(str(path)).queues(DELAYED.__eq__)
-        for batch in queue.read(columns=["body", "reconsumeTimes"])
-        for row in batch.to_pylist()
-    ]
+    rows = rows_in(path, "body", "reconsumeTimes", topic=DELAYED)
+    return [(row["body"], row["reconsumeTimes"]) for row in rows]
 
 
 def test_places_in_any_case_and_beside_other_columns(path: Path) -> None:

@@ -13,11 +13,11 @@ from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append import commit_cluster
 from store_format.commit.options import CommitOptions
 from store_format.opened.store import Opened
-from store_format.store import MessageStore
 from tests.support.failing_writer import staged_members, write, write_cluster
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
 from tests.support.staged import append, make_store, numbered, prepare_stage
+from tests.support.stored_rows import bodies_in
 
 pytestmark = pytest.mark.slow
 
@@ -32,17 +32,8 @@ def _options(mode: str) -> CommitOptions:
     return CommitOptions(sync=mode == "sync", clock=lambda: 1_700_000_300_000)
 
 
-def _bodies(root: Path) -> list[str]:
-    return sorted(
-        body.decode()
-        for queue in MessageStore.open(str(root)).queues()
-        for batch in queue.read(columns=["body"])
-        for body in batch["body"].to_pylist()
-    )
-
-
 def _expected(*numbers: int) -> list[str]:
-    return sorted(m.body.decode() for i in numbers for m in numbered("T", i, 1))
+    return sorted(m.body.decode().rstrip(".") for i in numbers for m in numbered("T", i, 1))
 
 
 def _state(root: Path) -> State:
@@ -50,7 +41,7 @@ def _state(root: Path) -> State:
 
 
 def _check_reading(root: Path, state: State, before: list[str], whole: list[str]) -> None:
-    read = _bodies(root)
+    read = bodies_in(root)
     if state.reading is Reading.TO_BASE:
         assert read == before
     elif state.reading is Reading.ALL:
@@ -114,7 +105,7 @@ def _walk(root: Path, mode: str, number: int) -> str:
     append(root, numbered("T", 100, 1), key=("other", number), options=_options(mode))
     left = _state(root)
     assert left.writing in (Writing.APPEND, Writing.FLUSH)
-    read = _bodies(root)
+    read = bodies_in(root)
     assert read in (sorted(_expected(*range(_FIRST), 100)), sorted(_expected(*range(_FIRST + _BATCH), 100)))
     if has_batch:
         assert len(read) == _FIRST + _BATCH + 1
@@ -160,10 +151,10 @@ def _walk_cluster(cluster: Path, abort: bytes | None) -> set[str]:
         met.add(state.name)
         if state.reading is not Reading.RECOVERED:
             mine = _expected(1000 + i), _expected(1000 + i, *range(10 * i, 10 * i + 10))
-            assert _bodies(root) in mine[: 1 if state.reading is Reading.TO_BASE else 2]
+            assert bodies_in(root) in mine[: 1 if state.reading is Reading.TO_BASE else 2]
     commit_cluster(staged_members(cluster, _NAMES, 0, "again"), key=("q", 1), options=_options("async"))
     for i, name in enumerate(_NAMES):
-        assert _bodies(cluster / name) == _expected(1000 + i, *range(10 * i, 10 * i + 10))
+        assert bodies_in(cluster / name) == _expected(1000 + i, *range(10 * i, 10 * i + 10))
     return met
 
 
@@ -183,6 +174,6 @@ def test_a_journal_that_came_back_hides_no_crash_of_a_broker(tmp_path: Path, for
     shutil.copytree(killed / "consumequeue", root / "consumequeue")
     (root / "abort").write_bytes(b"4711")
     assert _state(root).name == "concluded, crashed"
-    assert _bodies(root) == _expected(*range(_FIRST + _BATCH), 100)
+    assert bodies_in(root) == _expected(*range(_FIRST + _BATCH), 100)
     append(root, numbered("T", 200, 1))
-    assert _bodies(root) == _expected(*range(_FIRST + _BATCH), 100, 200)
+    assert bodies_in(root) == _expected(*range(_FIRST + _BATCH), 100, 200)

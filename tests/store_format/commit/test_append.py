@@ -43,18 +43,11 @@ from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support.file_edits import overwrite
 from tests.support.staged import append, messages_of, numbered, stage
+from tests.support.stored_rows import bodies_in
 from tests.support.writes import held
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_200_000)
-
-
-def _bodies(root: Path) -> list[str]:
-    found = []
-    for queue in MessageStore.open(str(root)).queues():
-        for batch in queue.read(columns=["body"]):
-            found += [body.decode().rstrip(".") for body in batch["body"].to_pylist()]
-    return sorted(found)
 
 
 def _expected(count: int) -> list[str]:
@@ -118,7 +111,7 @@ def test_a_key_counts_once_and_the_ledger_does_not_grow(root: Path) -> None:
     assert not append(root, numbered("T", 40, 10), key=("q", 4)).committed
     assert append(root, numbered("T", 50, 10), key=("other", 0)).committed
     append(root, numbered("T", 60, 10), key=("q", 5))
-    assert _bodies(root) == _expected(70)
+    assert bodies_in(root) == _expected(70)
     assert (root / ".rmqlog" / "ledger.json").stat().st_size < 3 * size
     assert not any((root / ".rmqlog" / "staging").iterdir())
 
@@ -128,7 +121,7 @@ def test_a_batch_without_messages_notes_its_key(root: Path) -> None:
     assert commit(str(root), [], key=("q", 1)).committed
     assert not commit(str(root), [], key=("q", 1)).committed
     assert append(root, numbered("T", 3, 3), key=("q", 2)).committed
-    assert _bodies(root) == _expected(6)
+    assert bodies_in(root) == _expected(6)
 
 
 def test_store_times_do_not_go_back(root: Path) -> None:
@@ -165,7 +158,7 @@ def test_a_commit_without_flush_leaves_abort_with_our_mark_until_a_flush(root: P
     assert checkpoint.physic_msg_timestamp == 0  # nothing is known to be flushed
     assert Abort.read_mark(Opened(str(root)))
     assert MessageStore.open(str(root)).state == "clean"
-    assert _bodies(root) == _expected(10)
+    assert bodies_in(root) == _expected(10)
     flush(str(root))
     assert Abort.read_mark(Opened(str(root))) is None
     checkpoint = read_checkpoint(str(root / "checkpoint"))
@@ -266,7 +259,7 @@ def test_a_message_larger_than_a_file_is_refused_and_leaves_the_store_as_it_was(
     with pytest.raises(UnsupportedFormatError) as caught:
         commit(str(root), [staged], key=("q", 1))
     assert "mappedFileSizeCommitLog" in str(caught.value)
-    assert _bodies(root) == _expected(5)
+    assert bodies_in(root) == _expected(5)
     assert not (root / "abort").exists()
     assert len(messages_of(root)) == 5
 
@@ -414,7 +407,7 @@ def test_threads_wait_for_each_other(root: Path) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    assert _bodies(root) == _expected(80)
+    assert bodies_in(root) == _expected(80)
     for i in range(8):  # never interleaved
         places = [j for j, m in enumerate(messages_of(root)) if int(m.body.split()[1]) // 10 == i]
         assert places == list(range(places[0], places[0] + 10))
@@ -559,7 +552,7 @@ def test_many_small_commits_leave_no_debris(root: Path, whole: bool) -> None:
         staged = stage(root, numbered("T", 10 * number, 10), write=f"w{number}", sync=False)
         commit(str(root), [staged], key=("q", number), options=_ASYNC)
     flush(str(root))
-    assert _bodies(root) == _expected(10 * commits)
+    assert bodies_in(root) == _expected(10 * commits)
     assert {path.name for path in root.iterdir()} == {
         ".rmqlog", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock"
     }  # fmt: skip

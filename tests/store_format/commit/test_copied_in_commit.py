@@ -21,6 +21,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
 from tests.support.oracle import build_index_files
 from tests.support.staged import append, make_store, messages_of, numbered, stage
+from tests.support.stored_rows import bodies_in
 
 _FIRST, _OLD, _NEW = 20, 30, 20  # messages before, and in the batch: of T, and of U, which the batch creates
 _BATCH = [*numbered("T", _FIRST, _OLD), *numbered("U", _FIRST + _OLD, _NEW)]
@@ -79,11 +80,7 @@ def _write_behind(root: Path) -> None:
 
 
 def _check_whole(root: Path, expected: set[str]) -> None:
-    found: list[str] = []
-    for queue in MessageStore.open(str(root)).queues():
-        for batch in queue.read(columns=["body"]):
-            found += [body.decode().rstrip(".") for body in batch["body"].to_pylist()]
-    assert sorted(found) == sorted(expected)
+    assert bodies_in(root) == sorted(expected)
     messages = messages_of(root)
     assert sorted(m.body.decode().rstrip(".") for m in messages) == sorted(expected)
     files = [path.read_bytes() for path in sorted((root / "index").iterdir())]

@@ -26,6 +26,7 @@ from store_format.store import MessageStore
 from tests.support.fork_server import ForkServer
 from tests.support.oracle import Message
 from tests.support.staged import append, make_store, messages_of, numbered
+from tests.support.stored_rows import bodies_in
 
 _FIRST, _OLD, _NEW, _BATCHES = 300, 12, 5, 400  # messages before; of T and of a new topic in each batch
 _PLACE = re.compile(r"[TU]\d*-\d offsets \d+ to \d+")
@@ -79,14 +80,6 @@ def _texts(messages: list[Message]) -> Counter[str]:
     return Counter(m.body.decode().rstrip(".") for m in messages)
 
 
-def _bodies(root: Path) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for queue in MessageStore.open(str(root)).queues():
-        for batch in queue.read(columns=["body"]):
-            found.update(body.decode().rstrip(".") for body in batch["body"].to_pylist())
-    return found
-
-
 class _Copy:
     """One copy: what it says of itself, and what the jobs that run again on it do."""
 
@@ -107,7 +100,7 @@ class _Copy:
         ]
         committed = sum((_texts(_batch(k)) for k in self.committed), _texts(numbered("T", 0, _FIRST)))
         try:
-            lost = committed - _bodies(self.root)
+            lost = committed - Counter(bodies_in(self.root))
         except StoreError as error:  # it asks whether a topic was deleted, or names a damaged file
             problems.append(str(error))
             lost = Counter()
@@ -147,7 +140,7 @@ class _Copy:
         self.again[k] = int(twice[1])
 
     def check_jobs(self, *, is_ordered: bool) -> None:
-        read = _bodies(self.root)
+        read = Counter(bodies_in(self.root))
         whole = sum((_texts(_batch(k)) for k in self.jobs), _texts(numbered("T", 0, _FIRST)))
         assert not whole - read
         for k in self.jobs:

@@ -21,6 +21,7 @@ from store_format.names import SCHEDULE_TOPIC
 from store_format.opened.store import Opened
 from store_format.survey.gone import QueueProofs
 from tests.support.staged import columns_of
+from tests.support.stored_rows import rows_in
 from tests.support.waiting import BEGIN_MS, append, delayed
 
 _LEVELS = "2s 1m 3d"
@@ -38,14 +39,11 @@ def store(root: Path) -> Path:
 
 def _times(root: Path) -> dict[int, list[int]]:
     """Level -> delivery times after the store time."""
-    return {
-        queue.queue_id + 1: [
-            time - BEGIN_MS
-            for batch in queue.read(columns=["tagsCode"])
-            for time in batch["tagsCode"].to_pylist()
-        ]
-        for queue in MessageStore.open(str(root)).queues(SCHEDULE_TOPIC.__eq__)
-    }
+    queues = MessageStore.open(str(root)).queues(SCHEDULE_TOPIC.__eq__)
+    found: dict[int, list[int]] = {queue.queue_id + 1: [] for queue in queues}
+    for row in rows_in(root, "queueId", "tagsCode", topic=SCHEDULE_TOPIC):
+        found[row["queueId"] + 1].append(row["tagsCode"] - BEGIN_MS)
+    return found
 
 
 def test_an_append_writes_the_delivery_time(store: Path) -> None:

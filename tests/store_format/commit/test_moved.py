@@ -22,11 +22,11 @@ from store_format.commit.recover import recover as plan_recovery
 from store_format.diagnose import diagnose
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.opened.store import Opened
-from store_format.store import MessageStore
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
-from tests.support.moved_commits import complete, is_broken_off, make_place, options_of, queued, write
+from tests.support.moved_commits import complete, is_broken_off, make_place, options_of, write
 from tests.support.staged import append, numbered
+from tests.support.stored_rows import bodies_in
 from tests.support.unchanged import unchanged
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -133,11 +133,11 @@ def test_killed_at_each_change_and_with_an_older_commitlog(
             plan = plan_recovery(str(store), into=str(copy), commit_log_paths=(str(log),))
             previewed = plan.table()
             assert plan.apply().to_pylist() == previewed.to_pylist()
-        assert Counter(queued(MessageStore.open(str(copy)))) == wanted
+        assert Counter(bodies_in(copy)) == wanted
         found = diagnose(str(copy))
         assert {each.file for each in found if each.severity == "damage"} <= {f"{copy}/.rmqlog/ledger.json"}
         append(copy, numbered("T", 600, 4), options=CommitOptions(clock=lambda: 1_700_000_300_000))
-        assert Counter(queued(MessageStore.open(str(copy)))) == wanted + Counter(
+        assert Counter(bodies_in(copy)) == wanted + Counter(
             f"message {number} of T" for number in range(600, 604)
         )
         refused += 1
@@ -175,10 +175,10 @@ def test_killed_at_each_change_and_the_start_of_the_commit_deleted(
             with pytest.raises(OffsetOutOfRangeError, match="rmqlog recover STORE --into NEW --apply"):
                 recover(str(store), options=options)
             plan_recovery(str(store), into=str(copy), cut_after_damage=True).apply()
-        left = queued(MessageStore.open(str(copy)))
+        left = bodies_in(copy)
         assert len(left) == len(set(left))
         append(copy, numbered("T", 600, 4), options=options)
-        assert Counter(queued(MessageStore.open(str(copy)))) == Counter(left + later)
+        assert Counter(bodies_in(copy)) == Counter(left + later)
         damaged = {each.file for each in diagnose(str(copy)) if each.severity == "damage"}
         assert damaged <= {f"{copy}/.rmqlog/ledger.json"}
         refused += 1

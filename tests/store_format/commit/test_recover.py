@@ -30,6 +30,7 @@ from tests.support.fixtures import Golden, Unchanged
 from tests.support.referee.cases import expired_queue
 from tests.support.referee.world import new_world
 from tests.support.staged import append, make_store, numbered, settings_from
+from tests.support.stored_rows import rows_in
 
 FOLDERS = ("consumequeue", "batchconsumequeue", "index")
 CLEAN = (
@@ -179,12 +180,8 @@ def test_threads_find_the_entries_of_one_thread(golden: Golden) -> None:
 
 def _rows(root: Path) -> dict[tuple[str, int, int], int]:
     """Physical offset by topic, queue and queue offset."""
-    found = {}
-    for queue in MessageStore.open(str(root)).queues():
-        for batch in queue.read(columns=["queueOffset", "physicalOffset"]):
-            for offset, physical in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                found[queue.topic, queue.queue_id, offset] = physical
-    return found
+    rows = rows_in(root, "topic", "queueId", "queueOffset", "physicalOffset")
+    return {(row["topic"], row["queueId"], row["queueOffset"]): row["physicalOffset"] for row in rows}
 
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "propcrc-5.5.0"])

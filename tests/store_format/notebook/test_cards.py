@@ -32,6 +32,7 @@ from tests.support.hostile_store import (
     write_hostile_store,
 )
 from tests.support.html_check import Page, read_page
+from tests.support.stored_rows import rows_in
 
 NOW = 1_800_000_000_000
 WARNING = "w"
@@ -41,10 +42,6 @@ SINGLE = [name for name in goldens.NAMES if "cluster" not in name]
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
     return MessageStore.open(str(write_hostile_store(tmp_path_factory.mktemp("hostile") / "store\x1b[2J<i>")))
-
-
-def _rows(store: MessageStore) -> list[dict[str, object]]:
-    return [row for queue in store.queues() for batch in queue.read() for row in batch.to_pylist()]
 
 
 def _forms(store: MessageStore) -> Iterator[tuple[str, str]]:
@@ -105,7 +102,7 @@ def test_every_form_of_a_hostile_store(hostile: MessageStore) -> None:
 
 
 def test_hostile_messages(hostile: MessageStore) -> None:
-    page = read_page(message_cards(_rows(hostile)).source)
+    page = read_page(message_cards(rows_in(hostile)).source)
     assert "… 4,194,304 bytes, the first 1,024 shown" in page.text
     assert r"\xff\xfe\x1b[2J</pre></style><script>alert('body')</script><img src=x onerror=" in page.text
     assert r"\u202etxt.exe" in page.text

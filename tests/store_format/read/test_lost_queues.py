@@ -30,6 +30,7 @@ from tests.support import goldens
 from tests.support.file_edits import overwrite
 from tests.support.staged import append, make_store, numbered
 from tests.support.store_files import write_files
+from tests.support.stored_rows import rows_in
 
 _STORES = ("basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7", "crash-5.5.0", "batchcq-5.5.0")
 _Row = tuple[str, int, int, int]
@@ -41,9 +42,8 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def rows(store: MessageStore) -> list[_Row]:
-    columns = ["topic", "queueId", "queueOffset", "physicalOffset"]
-    batches = (batch for queue in store.queues() for batch in queue.read(columns=columns))
-    return sorted(tuple(row[name] for name in columns) for batch in batches for row in batch.to_pylist())
+    found = rows_in(store, "topic", "queueId", "queueOffset", "physicalOffset")
+    return sorted(tuple(row.values()) for row in found)
 
 
 def copied(pristine: Path, root: Path) -> Path:

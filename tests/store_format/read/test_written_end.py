@@ -28,6 +28,7 @@ from tests.store_format.read.test_readable_end import (
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import append, messages_of, numbered
+from tests.support.stored_rows import rows_in
 
 _START = 1_700_000_130_000  # between what was written before the crash and after it
 _CUT = 20
@@ -110,13 +111,8 @@ def test_scans_end_where_the_broker_s_log_ends(
     else:
         without_queues(broker.root, how)
     opened = MessageStore.open(str(broker.root))
-    found = sorted(
-        (queue.topic, queue.queue_id, offset)
-        for queue in opened.queues()
-        for batch in queue.read(columns=["queueOffset"])
-        for offset in batch["queueOffset"].to_pylist()
-    )
-    assert found == served(broker)
+    found = rows_in(opened, "topic", "queueId", "queueOffset")
+    assert sorted(tuple(row.values()) for row in found) == served(broker)
     assert sum(batch.num_rows for batch in opened.scan(["queueOffset"])) == _CUT + 7
     assert opened.find(key="k59", use_index=False).table.num_rows == 0
     assert opened.find(message_id=cut.offset_msg_id).table.num_rows == 0

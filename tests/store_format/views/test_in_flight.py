@@ -17,6 +17,7 @@ from store_format.store import MessageStore
 from store_format.views.retention import unread_before
 from tests.support.fixtures import Golden
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_and_open, popped_store
+from tests.support.stored_rows import rows_in
 
 NOW = 1_800_000_000_000
 _KNOWN = ("lagMessages", "readyMessages", "inFlightMessages")
@@ -71,11 +72,8 @@ def test_the_lag_of_a_group_that_pops_here(root: Path) -> None:
     assert [row[name] for name in _KNOWN] == [8, 4, 4]
     assert (row["committedOffset"], row["lostMessages"]) == (0, 0)
     assert row["oldestPopTimestamp"] == _at(NOW - 9000)
-    sizes = {
-        each["queueOffset"]: each
-        for batch in MessageStore.open(str(root)).queues(TOPIC.__eq__)[0].read()
-        for each in batch.select(["queueOffset", "storeTimestamp"]).to_pylist()
-    }
+    rows = rows_in(root, "queueOffset", "storeTimestamp", topic=TOPIC)
+    sizes = {each["queueOffset"]: each for each in rows}
     assert row["nextTimestamp"] == sizes[0]["storeTimestamp"]
     [whole] = MessageStore.open(str(root)).view("queues").to_pylist()
     assert row["lagBytes"] == whole["bytes"] * 8 // 10

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-import pyarrow as pa
 import pytest
 
 from rmq_spark.broker.pop.topic_pop import TopicPop
@@ -23,6 +22,7 @@ from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, Clock, append_numbered, popped_store
+from tests.support.stored_rows import rows_in
 
 RETRY_TOPIC, DLQ = "%RETRY%billing_Orders", "%DLQ%billing"
 
@@ -47,10 +47,7 @@ def _bodies(messages: list[MessageView]) -> list[int]:
 
 
 def _rows(root: Path, topic: str) -> list[dict[str, object]]:
-    queues = MessageStore.open(str(root)).queues(topic.__eq__)
-    columns = ("body", "properties", "reconsumeTimes")
-    batches = [batch for queue in queues for batch in queue.read(columns=columns)]
-    return pa.Table.from_batches(batches).to_pylist() if batches else []
+    return rows_in(root, "body", "properties", "reconsumeTimes", topic=topic)
 
 
 def test_a_message_comes_again_from_the_retry_topic(tmp_path: Path, clock: Clock) -> None:

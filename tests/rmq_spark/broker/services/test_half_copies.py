@@ -28,6 +28,7 @@ from tests.support.halves import (
     visible,
 )
 from tests.support.oracle import Message, encode_properties
+from tests.support.stored_rows import rows_in
 from tests.support.waiting import append
 
 MINUTE = 60_000
@@ -43,8 +44,7 @@ def _check(root: Path, answer: Callable[[HalfMessage], str | None], now_ms: int)
 
 def _listed(root: Path) -> list[int]:
     """The half offsets in the op messages."""
-    ops = MessageStore.open(str(root)).queue(OP_TOPIC, 0)
-    bodies = [body for batch in ops.read(columns=("body",)) for body in batch["body"].to_pylist()]
+    bodies = [row["body"] for row in rows_in(root, "body", topic=OP_TOPIC)]
     return [int(each) for body in bodies for each in body.decode().split(",") if each]
 
 

@@ -28,6 +28,7 @@ from tests.support.halves import (
 from tests.support.produced_batches import MAP
 from tests.support.reads import flip
 from tests.support.staged import append, numbered
+from tests.support.stored_rows import rows_in
 from tests.support.writes import numbered_rows, write
 
 MINUTE = 60_000
@@ -146,9 +147,8 @@ def test_a_broker_of_4_9_writes_one_op_message_for_each_half(copy_of: Golden) ->
     write(root, rows, transaction="half", producerGroup="PG_orders")
     assert property_of(root, "__transactionId__") == [("A", None), ("B", None)]  # 5.0 adds it
     decide(root, commit=["A"], rollback=["B"])
-    ops = MessageStore.open(str(root)).queue("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)
-    bodies = [body for batch in ops.read(columns=("body",)) for body in batch["body"].to_pylist()]
-    assert bodies == [b"0", b"1"]
+    ops = rows_in(root, "body", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    assert [row["body"] for row in ops] == [b"0", b"1"]
     assert ("A", "Orders") in property_of(root, "REAL_TOPIC", "Orders")  # 5.4 removes it
     assert states(root)["B"] == "rolled back"
 
@@ -238,9 +238,7 @@ def test_a_committed_message_names_the_copy_that_the_check_has_stored(tmp_path: 
     }
     named = {
         row["msgId"]: row["preparedTransactionOffset"]
-        for queue in store.queues("Orders".__eq__)
-        for batch in queue.read(columns=("msgId", "preparedTransactionOffset"))
-        for row in batch.to_pylist()
+        for row in rows_in(store, "msgId", "preparedTransactionOffset", topic="Orders")
     }
     assert named == copies_
     assert len(named) == 360

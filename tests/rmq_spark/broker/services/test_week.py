@@ -36,6 +36,7 @@ from store_format.opened.store import Opened
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import columns_of, make_store
+from tests.support.stored_rows import rows_in
 
 _HOUR_MS = 3_600_000
 _BEGIN_MS = 1_700_000_000_000 // _HOUR_MS * _HOUR_MS
@@ -218,11 +219,7 @@ def test_every_key_is_processed_as_promised_and_the_disk_stays_bounded(tmp_path:
 
 
 def _numbers(root: Path, topic: str) -> Counter[int]:
-    found: Counter[int] = Counter()
-    for queue in MessageStore.open(str(root)).queues(topic.__eq__):
-        for batch in queue.read(columns=["keys"]):
-            found.update(int(keys[0]) for keys in batch["keys"].to_pylist())
-    return found
+    return Counter(int(row["keys"][0]) for row in rows_in(root, "keys", topic=topic))
 
 
 def _lag(root: Path) -> list[dict[str, object]]:
