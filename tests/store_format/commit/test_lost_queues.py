@@ -28,7 +28,7 @@ from store_format.survey.scan import LogScan
 from store_format.survey.unfiled_queues import UnfiledQueues
 from tests.support import goldens
 from tests.support.fixtures import Golden
-from tests.support.referee.made import BrokerStore
+from tests.support.referee.made import made
 from tests.support.staged import (
     Rows,
     append,
@@ -40,8 +40,6 @@ from tests.support.staged import (
     stage,
 )
 from tests.support.writes import held
-
-_LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"}
 
 
 def _queued(root: Path) -> Rows:
@@ -161,9 +159,7 @@ def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(
 
 def test_a_crashed_stores_queue_with_entries_that_lead_nowhere_keeps_its_messages(tmp_path: Path) -> None:
     """The entries in front of those that are missing are another store's."""
-    store = BrokerStore(tmp_path / "store", log_file_size=1024)
-    for _ in range(8):
-        store.put("A")
+    store = made(tmp_path / "store", "A*8", log_file_size=1024)
     assert store.messages[6].physical_offset == 1024
     (queue,) = (store.write(crashed=True) / "consumequeue/A/0").iterdir()
     entry = (13).to_bytes(8) + (99).to_bytes(4) + bytes(8)
@@ -508,11 +504,7 @@ def test_a_hostile_topic_in_the_log_leads_nowhere(root: Path, tmp_path: Path) ->
 
 def test_a_write_files_a_message_before_no_entry_of_another(tmp_path: Path) -> None:
     """The directories of A-0 and A-1 were exchanged, and the first log file has expired since."""
-    store = BrokerStore(tmp_path, log_file_size=2048)
-    for _ in range(3):
-        store.put("A", 0)
-    for _ in range(5):
-        store.put("A", 1)
+    store = made(tmp_path, "A*3 A1*5", log_file_size=2048)
     while store.end < 2048:
         store.put("B")
     store.put("A", 1)
@@ -532,9 +524,7 @@ def test_a_write_files_a_message_before_no_entry_of_another(tmp_path: Path) -> N
 
 def test_a_write_after_a_crash_mends_zeros_at_which_a_broker_ends_a_queue(tmp_path: Path) -> None:
     """Their message is before those that a broker dispatches after the crash (ConsumeQueue.recover)."""
-    store = BrokerStore(tmp_path, log_file_size=1024, queue_entries=64)
-    for _ in range(20):
-        store.put("A")
+    store = made(tmp_path, "A*20", log_file_size=1024, queue_entries=64)
     entries = store.entries["A", 0]
     before, entries[2] = b"".join(entries), bytes(20)
     root = store.write(crashed=True)
@@ -547,10 +537,7 @@ def test_a_write_mends_an_entry_at_which_a_broker_would_cut_its_queue(tmp_path: 
     """It leads behind the log, in a queue that nobody writes to: a broker that starts cuts the queue there
     once the last message of the log has its entry (ConsumeQueue.truncateDirtyLogicFiles).
     """
-    store = BrokerStore(tmp_path)
-    for queue_id in (1, 1, 0, 0):
-        store.put("A", queue_id)
-    store.put("A", 0, offset=1)  # has no entry: the message before it has its place
+    store = made(tmp_path, "A1*2 A*2 A@1")  # the last one has no entry: the message before it has its place
     entries = store.entries["A", 1]
     before, entries[0] = b"".join(entries), (1 << 40).to_bytes(8) + entries[0][8:]
     root = store.write()
@@ -561,8 +548,7 @@ def test_a_write_mends_an_entry_at_which_a_broker_would_cut_its_queue(tmp_path: 
 
 def test_a_write_keeps_light_queues_if_the_directory_of_the_queues_is_lost(tmp_path: Path) -> None:
     """A read of the commitlog returns them: the directory would show whether the broker makes any."""
-    store = BrokerStore(tmp_path)
-    store.put("A", properties=_LIGHT)
+    store = made(tmp_path, "A%0")
     shutil.rmtree(store.write() / "consumequeue")
     before = rows_by_queue(tmp_path)["%LMQ%a", 0]
     options = replace(_options(sync=False), settings=settings_from(store.conf))

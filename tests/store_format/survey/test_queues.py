@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from store_format import MessageStore
 from store_format.bookkeeping.ledger import Ledger
-from store_format.commit.recover import recover
 from store_format.consumequeue.dispatch import ENTRY_ROW, pack_entries
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
-from store_format.diagnose import diagnose
-from store_format.diagnose.problems import Diagnosis
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.names import REVIVE_GROUP, SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
@@ -25,11 +20,9 @@ from store_format.read.store import Store
 from store_format.survey import queues
 from store_format.survey.fates import Fates, KnownEnd
 from store_format.survey.queues import ComparedQueue, Difference, PlacedUnits, QueueComparison, StoredQueue
-from tests.support import oracle
 from tests.support.file_edits import overwrite
-from tests.support.oracle import Message
 from tests.support.staged import append, numbered
-from tests.support.store_files import write_file, write_files
+from tests.support.store_files import write_files
 
 _Units = NDArray[np.void]
 
@@ -312,64 +305,3 @@ def test_groups_have_committed_in_topics_that_are_not_deleted(root: Path) -> Non
     assert _ends(fates.committed_ends()) == {("T", 0): 7, ("V", 0): 1}
     assert "group h has committed offset 7 of T-0" in fates.committed_ends()["T", 0].evidence
     assert _ends(fates.known_ends()) == {("T", 0): 7, ("V", 0): 3}
-
-
-# ---- places of a queue that a broker counted, and that no message has --------------------------------------
-
-
-_LOG_FILE, _FILE_UNITS = 4096, 4
-
-
-def _store(root: Path, offsets: list[int], *, blank: bool = False, torn: int = -1) -> Path:
-    """A clean store with one queue; the message `torn` is damaged, and has no entry."""
-    log, units = b"", dict[int, bytes]()
-    for offset in offsets:
-        message = Message(b"T", b"body %d" % offset, b"", 0, offset, len(log), store_timestamp=offset + 1)
-        units[offset] = oracle.cq_unit(len(log), message.total_size, 0)
-        data = oracle.encode_message(message)
-        log += b"\xff" * len(data) if offset == torn else data
-    units.pop(torn, None)
-    write_files(root / "commitlog", log, _LOG_FILE)
-    size = _FILE_UNITS * 20
-    entries = b"".join(units.get(offset, bytes(20)) for offset in range(max(offsets) + 1))
-    write_files(root / "consumequeue/T/0", entries + bytes(size * blank), size)
-    write_file(root / "config/topics.json", b'{"topicConfigTable":{"T":{"readQueueNums":1}}}')
-    write_file(root / "checkpoint", oracle.checkpoint(0, 0))
-    return root
-
-
-def _found(root: Path) -> tuple[Diagnosis, list[tuple[str, str]]]:
-    diagnosis = diagnose(str(root))
-    return diagnosis, [(each.severity, each.advice[:21]) for each in diagnosis if "consumequeue" in each.file]
-
-
-@pytest.mark.parametrize("behind", [1, 2, 3])
-def test_a_hole_that_a_broker_counted_is_passed(
-    tmp_path: Path, behind: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    offsets = [*range(8), *range(9, 9 + behind)]
-    root = _store(tmp_path / "store", offsets)
-    caplog.set_level(logging.WARNING)
-    table = MessageStore.open(str(root)).queue("T", 0).to_table(columns=["queueOffset", "body"])
-    assert table["queueOffset"].to_pylist() == offsets
-    assert "T-0: 1 queue offsets, the first 8, have no entry and no message" in caplog.text
-    diagnosis, problems = _found(root)
-    assert problems == [("info", "No message is lost: a")]
-    assert diagnosis.summary.readable == len(offsets)
-    before = {path: path.read_bytes() for path in (root / "consumequeue").rglob("0*") if path.is_file()}
-    recover(str(root), rebuild_index=False).apply()
-    assert {path: path.read_bytes() for path in before} == before
-
-
-def test_zeros_beside_damage_of_the_log_are_damage(tmp_path: Path) -> None:
-    root = _store(tmp_path / "store", [*range(11)], torn=8)
-    _, problems = _found(root)
-    assert "damage" in {severity for severity, _ in problems}
-
-
-def test_a_blank_last_file_is_named_before_a_broker_counts_it(tmp_path: Path) -> None:
-    root = _store(tmp_path / "store", [*range(8)], blank=True)
-    assert len(list((root / "consumequeue/T/0").iterdir())) == 3
-    assert _found(root)[1] == [("warning", "Delete the blank file")]
-    (root / "consumequeue/T/0" / oracle.file_name(160)).unlink()
-    assert _found(root)[1] == []
