@@ -319,7 +319,8 @@ class QueueCheck:
         for key, queue in self.comparison.queues.items():
             claims, before = queue.seen.claims, list[tuple[int, int]]()
             if not self._log.min_offset and queue.is_comparable and not queue.stored.is_batch:
-                before = [(queue.stored.first, queue.places.first)]  # a broker begins at the first file
+                first = queue.places.first
+                before = [(min(queue.stored.first, first), first)]  # a broker begins at the first file
             self.repeated += 0 if is_light_queue(key[0]) else claims.repeated
             self.not_light += claims.repeated if is_light_queue(key[0]) else 0
             self.unclaimed += sum(
