@@ -84,16 +84,6 @@ def test_a_new_copy_that_fails_is_removed(golden: Golden, tmp_path: Path) -> Non
     assert not diagnose(str(copy))
 
 
-def test_of_a_repeated_offset_the_first_message_counts(tmp_path: Path) -> None:
-    root = _store(tmp_path / "s", [("T", offset) for offset in (0, 1, 2, 3, 2, 3, 4)])
-    recover(str(root), topics=["T"]).apply()
-    size = _units(root, "T")[0][1]
-    assert _units(root, "T") == [(place * size, size) for place in (0, 1, 2, 3, 6)]
-    (batch,) = MessageStore.open(str(root)).queue("T", 0).read(columns=["body"])
-    assert batch["body"].to_pylist() == [b"message 0", b"message 1", b"message 2", b"message 3", b"message 6"]
-    assert recover(str(root)).table().num_rows == 1  # only the end
-
-
 def test_lost_offsets_keep_their_places(tmp_path: Path) -> None:
     root = _store(tmp_path / "s", [("T", offset) for offset in (7, 8, 11, 12)])
     recover(str(root), topics=["T"]).apply()

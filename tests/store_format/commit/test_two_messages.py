@@ -121,38 +121,3 @@ def test_a_write_to_their_queue_completes_another_one(tmp_path: Path) -> None:
     write(root, numbered_rows(0, 1, "A"))
     assert bodies(root, "B") == served
     assert len(served) == 2
-
-
-def test_two_messages_with_offset_0_in_a_light_queue(tmp_path: Path) -> None:
-    """A broker files each 0: L0, L0b, L2; it leaves out L1, also when it builds the queue again."""
-    root = make_store(tmp_path / "store", [0, 0, 1, 2], [0, 1, 3], light=True)
-    problems = diagnose(str(root))
-    assert [problem.found for problem in problems.of("damage")] == ["physicalOffset 182, of another message"]
-    recover(str(root), rebuild_index=False).apply()
-    assert bodies(root, LIGHT) == [(0, body(0)), (1, body(2)), (2, body(3))]
-
-
-def test_an_entry_behind_the_messages_of_its_queue(tmp_path: Path) -> None:
-    """A flipped bit puts the first of two messages with offset 0 into another queue: nobody claims 1."""
-    root = make_store(tmp_path / "store", [0, 0], [0, 1])
-    file = root / "commitlog" / f"{0:020}"
-    data = bytearray(file.read_bytes())
-    data[15] = 2  # the last byte of queueId
-    file.write_bytes(data)
-    verdict = diagnose(str(root)).verdict
-    assert "1 queue offset between the ends of queues has no message" in verdict
-    assert "none lost" not in verdict
-
-
-def test_a_message_that_claims_the_place_of_its_neighbour(tmp_path: Path) -> None:
-    """The entries show which of the two is wrong."""
-    root = make_store(tmp_path / "store", [0, 1, 1, 3], [0, 1, 2, 3])
-    problems = diagnose(str(root))
-    assert problems.verdict.startswith("damaged in 1 place: 3 messages readable, 1 message lost")
-    before = queue_bytes(root, "T")
-    recover(str(root), rebuild_index=False).apply()
-    assert queue_bytes(root, "T") == before
-    recover(str(root), into=str(tmp_path / "new"), salvage=True).apply()
-    after = diagnose(str(tmp_path / "new"))
-    assert after.verdict.startswith("sound: 4 messages readable, none lost")
-    assert bodies(tmp_path / "new", "T")[:2] == [(0, body(0)), (1, body(1))]

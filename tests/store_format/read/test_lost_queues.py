@@ -310,29 +310,6 @@ def test_entries_lost_before_the_part_of_the_log_that_recovery_scans(
     ] == [True]
 
 
-@pytest.mark.parametrize("how", ["first file", "last file", "zeros", "whole"])
-def test_a_queue_that_lost_files_of_a_clean_store(
-    filed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
-) -> None:
-    root = tmp_path / "store"
-    shutil.copytree(filed, root)
-    before = rows(MessageStore.open(str(root)))
-    assert warnings(caplog) == []  # although the queue ends with a full file
-    files = sorted((root / "consumequeue" / "T" / "0").iterdir())
-    if how == "zeros":
-        zeroed(root, 0, 60)
-    elif how != "whole":
-        files[0 if how == "first file" else -1].unlink()
-    store = MessageStore.open(str(root))
-    assert rows(store) == before
-    rows(store)
-    told = {
-        "last file": "1 consume queues lack the entries of their newest messages: T-0.",
-    }.get(how, "consume queue files of 1 queues lack entries of messages in the commitlog: T-0.")
-    lack = [told in text for text in warnings(caplog)]
-    assert lack == ([] if how == "whole" else [True])
-
-
 @pytest.mark.parametrize("known_by", ["another light queue", "the offsets of groups"])
 def test_a_lost_light_queue_is_read_from_the_log(
     tmp_path: Path, known_by: str, caplog: pytest.LogCaptureFixture

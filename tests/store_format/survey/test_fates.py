@@ -15,7 +15,6 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.journal import Journal
 from store_format.commit.options import CommitOptions
-from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.errors import OptionError
 from store_format.layouts import OFFSET_MAX
@@ -143,50 +142,6 @@ def test_the_only_topic_is_deleted_and_created_again(tmp_path: Path, leaves_dire
         ("T", 0): 1,
         ("T", 1): 1,
     }
-
-
-def test_a_recovery_builds_what_a_broker_builds_of_a_store_without_queue_files(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 8) + numbered("Other", 0, 4))
-    _emptied(root)
-    recover(str(root)).apply()
-    assert _counts(root) == {"T": 8, "Other": 4}
-
-
-@pytest.mark.parametrize("is_crashed", [False, True])
-def test_without_any_queue_file_no_topic_is_created_again(tmp_path: Path, is_crashed: bool) -> None:
-    """Real 5.5.0 that starts files the first of two messages with one offset."""
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 8, queues=1))
-    deleted_topic(root, "T")
-    append(root, numbered("T", 10, 3, queues=1) + numbered("Other", 0, 2, queues=1))
-    shutil.rmtree(root / "consumequeue")
-    if is_crashed:
-        (root / "abort").touch()
-    first = [each.body for each in numbered("T", 0, 8)]
-    assert _readable(root) == 10
-    for _ in range(2):
-        table = MessageStore.open(str(root)).queue("T", 0).to_table(columns=["body"])
-        assert table["body"].to_pylist() == first
-        recover(str(root)).apply()
-
-
-@pytest.mark.parametrize("files", [1, 2])
-def test_a_broker_that_recovers_makes_a_queue_of_what_it_scans(tmp_path: Path, files: int) -> None:
-    """It scans the last file of the log here. What it does not scan is asked for."""
-    root = make_store(tmp_path / "store")
-    append(root, numbered("Other", 0, 60 * files, queues=1) + numbered("T", 0, 2, queues=1))
-    if files > 1:
-        append(root, numbered("T", 2, 200, queues=1))
-    shutil.rmtree(root / "consumequeue/T")
-    (root / "abort").touch()
-    store = Store.open(str(root), fail_on_unknown=True)
-    if files == 1:
-        assert {queue.key: queue.max_offset for queue in store.queues()} == {("Other", 0): 60, ("T", 0): 2}
-        assert _readable(root) == 62
-    else:
-        with pytest.raises(OptionError, match="unfiledQueues=skip"):
-            store.queues()
 
 
 def _readable(root: Path) -> int:
