@@ -49,10 +49,12 @@ class Stream:
         given = self.given | options
         self.given = {name: str(value) for name, value in given.items() if value is not None}
         self.options = parse_read_options(self.given, where=STREAM)
+        self.scan = Scan(fields_from_options(self.options), self.options)
         self.stores = StreamStores(self.options)
         self.positions = self.positions_of(self.stores)
 
-    def positions_of(self, stores: StreamStores) -> StreamPositions:
+    def positions_of(self, stores: StreamStores) -> Any:
+        """Any: the positions of a group, and those of a query that pops, have more methods."""
         return StreamPositions(stores, clock_ms=self.clock_ms)
 
     def start(self) -> dict[str, Any]:
@@ -71,12 +73,13 @@ class Stream:
         """The places of the next micro-batch; None when Spark would see no new offset."""
         return self.read() if self.begin() else None
 
-    def read(self, batch: int = -1, positions: StreamPositions | None = None) -> list[Place]:
+    def batches(self, batch: int = -1, positions: StreamPositions | None = None) -> list[pa.RecordBatch]:
         planned = (positions or self.positions).plan(*self.log[batch])
         self.lost = planned.lost
-        scan = Scan(fields_from_options(self.options), self.options)
-        batches = [batch for split in planned.splits for batch in scan.read(split)]
-        return sorted(place for batch in batches for place in _places(batch))
+        return [batch for split in planned.splits for batch in self.scan.read(split)]
+
+    def read(self, batch: int = -1, positions: StreamPositions | None = None) -> list[Place]:
+        return sorted(place for part in self.batches(batch, positions) for place in _places(part))
 
     def replay(self, batch: int) -> list[Place]:
         """The same batch as a new process reads it."""

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,8 +18,6 @@ from rmq_spark.consume.stream_offset import PopOffset, PoppedRange
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.output_fields import fields_from_options
-from rmq_spark.plan.scan import Scan
-from rmq_spark.plan.splits import Split
 from rmq_spark.pop import SimpleConsumer
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
@@ -31,6 +29,7 @@ from store_format.names import pop_retry_topic
 from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.state import RETRY, PopState
+from tests.rmq_spark.stream.test_positions import Stream
 from tests.support.popped import Clock
 from tests.support.staged import append, make_store, numbered, update_topic
 
@@ -39,35 +38,31 @@ Begin = Callable[..., "Query"]
 INVISIBLE_MS = 60_000
 
 
-class Query:
-    """What Spark does with one query: `offsets` and `commits` are its logs, `rows` what its sink has.
+class Query(Stream):
+    """A query that pops: what its sink has, and how many batches Spark noted as done."""
 
-    `restart` is a new process with the same logs.
-    """
+    defaults: ClassVar[dict[str, Any]] = {
+        "group": "g", "subscribe": "T", "consumeMode": "pop",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "columns": "queueId,queueOffset,body",
+    }  # fmt: skip
 
     def __init__(self, root: Path, clock: Clock, **options: str) -> None:
-        self.given = {
-            "path": str(root), "group": "g", "subscribe": "T", "consumeMode": "pop",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "columns": "queueId,queueOffset,body",
-            **options,
-        }  # fmt: skip
-        self.clock = clock
-        self.offsets: list[dict[str, Any]] = []
         self.commits = 0
         self.rows: dict[int, list[Place]] = {}
         self.bodies: list[bytes] = []
         self.kept: dict[int, list[bytes]] = {}  # the bodies by batch
-        self.restart()
+        super().__init__(root, clock_ms=clock, **options)
+
+    def positions_of(self, stores: StreamStores) -> PopPositions:
+        assert self.options.pop is not None
+        return PopPositions(stores, self.scan, self.options.pop, clock_ms=self.clock_ms)
 
     def restart(self, *, bounded: bool = False, **options: str) -> None:
         self.stop()
-        parsed = parse_read_options(self.given | options, where=STREAM)
-        self.scan = Scan(fields_from_options(parsed), parsed)
-        assert parsed.pop is not None
-        self.positions = PopPositions(StreamStores(parsed), self.scan, parsed.pop, clock_ms=self.clock)
+        super().restart(**options)
         if bounded:
             self.positions.bound_now()
-        if self.commits < len(self.offsets):
+        if self.commits < len(self.log):
             self.run()
 
     def stop(self) -> None:
@@ -76,46 +71,24 @@ class Query:
         if positions is not None and positions._opened is not None:
             positions._opened[1].stop()
 
-    def start(self) -> dict[str, Any]:
-        return self.offsets[-1] if self.offsets else self.positions.initial()
-
-    def take(self) -> bool:
-        """Spark asks for the end of the next batch, and stores it."""
-        start = self.start()
-        end = json.loads(json.dumps(self.positions.latest(start)))
-        if end == start:
-            return False
-        self.offsets.append(end)
-        return True
-
     def run(self) -> None:
         """Runs the last stored batch; its commit is noted."""
-        before = self.offsets[-2] if len(self.offsets) > 1 else self.positions.initial()
-        planned = self.positions.plan(before, self.offsets[-1])
-        batches = [batch for split in planned.splits for batch in _read(self.scan, split)]
-        bodies = [body for batch in batches for body in batch["body"].to_pylist()]
-        number = len(self.offsets) - 1
+        rows = [row for batch in self.batches() for row in batch.to_pylist()]
+        bodies = [row["body"] for row in rows]
+        number = len(self.log) - 1
         assert self.kept.setdefault(number, bodies) == bodies  # a repeated batch has the same messages
         self.bodies += bodies
-        self.rows[number] = [
-            place
-            for batch in batches
-            for place in zip(batch["queueId"].to_pylist(), batch["queueOffset"].to_pylist(), strict=True)
-        ]
-        self.commits = len(self.offsets)
+        self.rows[number] = [(row["queueId"], row["queueOffset"]) for row in rows]
+        self.commits = len(self.log)
 
-    def step(self) -> bool:
-        if not self.take():
+    def advance(self) -> bool:
+        if not self.begin():
             return False
         self.run()
         return True
 
-    def read(self) -> Counter[Place]:
+    def seen(self) -> Counter[Place]:
         return Counter(place for rows in self.rows.values() for place in rows)
-
-
-def _read(scan: Scan, split: Split) -> Iterator[Any]:
-    return scan.read(split)
 
 
 @pytest.fixture
@@ -145,7 +118,7 @@ def query(store: Path, clock: Clock) -> Iterator[Begin]:
 
 def run_all(*queries: Query) -> None:
     """Each makes a batch in turn, until none has messages."""
-    while sum(each.step() for each in queries):
+    while sum(each.advance() for each in queries):
         pass
 
 
@@ -169,26 +142,26 @@ def test_a_query_that_comes_back_in_time_reads_each_message_once(
     store: Path, clock: Clock, query: Begin, killed: str
 ) -> None:
     one, two = (query(maxOffsetsPerTrigger="8") for _ in range(2))
-    assert one.step()
+    assert one.advance()
     if killed == "before Spark stored the offset":
         lost = one.positions.latest(one.start())
     else:
-        assert one.take()
-        lost = one.offsets[-1]
+        assert one.begin()
+        lost = one.log[-1][1]
         one.run()
         one.commits -= killed == "in the batch"
     before = dict(one.rows)
     clock.ms += INVISIBLE_MS - 1
-    assert two.step()  # another member reads on, and takes nothing of the first
+    assert two.advance()  # another member reads on, and takes nothing of the first
     one.restart()
     clock.ms += INVISIBLE_MS - 1  # the time has begun again
-    assert one.take()
+    assert one.begin()
     if killed == "before Spark stored the offset":
-        assert one.offsets[-1] == lost
+        assert one.log[-1][1] == lost
     one.run()
     assert {number: one.rows[number] for number in before} == before
     run_all(one, two)
-    assert one.read() + two.read() == places(40)
+    assert one.seen() + two.seen() == places(40)
     assert state(store).in_flight == 0
 
 
@@ -196,11 +169,11 @@ def test_a_query_that_comes_back_late_repeats_what_another_got(
     clock: Clock, query: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = (query(maxOffsetsPerTrigger="8") for _ in range(2))
-    assert one.take()
+    assert one.begin()
     one.stop()
     clock.ms += INVISIBLE_MS + 1
     run_all(two)
-    two.positions._opened[0].keep()  # type: ignore[index]
+    two.positions._opened[0].keep()
     run_all(two)
     # the other member has all, some of it from the retry topic: copies with the same bodies
     assert sorted(two.bodies) == sorted(bodies(0, 40))
@@ -208,23 +181,23 @@ def test_a_query_that_comes_back_late_repeats_what_another_got(
     said = [record.levelname for record in caplog.records if "delivered twice" in record.message]
     assert said == ["WARNING", "WARNING"]
     assert len(one.bodies) == 8  # the whole batch again: at least once
-    assert not one.step()
+    assert not one.advance()
 
 
 def test_a_bounded_run_ends_with_what_was_ready(store: Path, query: Begin) -> None:
     one = query(maxOffsetsPerTrigger="16")
     one.positions.bound_now()
-    assert one.step()
+    assert one.advance()
     append(store, numbered("T", 40, 10, queues=2))
     run_all(one)
-    assert len(one.read()) == 40
-    assert not one.step()
+    assert len(one.seen()) == 40
+    assert not one.advance()
     assert live_topics(str(store), "g") == []  # the member has left
 
 
 def test_a_late_bounded_run_repeats_its_own_batch_first(clock: Clock, query: Begin) -> None:
     one = query(maxOffsetsPerTrigger="16")
-    assert one.take()
+    assert one.begin()
     one.stop()
     clock.ms += 2 * INVISIBLE_MS
     one.restart(bounded=True)
@@ -236,15 +209,15 @@ def test_a_late_bounded_run_repeats_its_own_batch_first(clock: Clock, query: Beg
 def test_filters_take_only_what_matches(store: Path, query: Begin) -> None:
     tags = query(subExpression="T0 || T2", maxOffsetsPerTrigger="10")
     price = query(group="h", expressionType="SQL92", subExpression="TAGS = 'T1'")
-    assert tags.take()
-    assert price.take()
+    assert tags.begin()
+    assert price.begin()
     assert state(store).in_flight == 7  # of 10
     for each in (tags, price):
         each.run()
         run_all(each)
     of_tag = {i: (i % 2, i // 2) for i in range(40)}
-    assert tags.read() == Counter(place for i, place in of_tag.items() if i % 3 != 1)
-    assert price.read() == Counter(place for i, place in of_tag.items() if i % 3 == 1)
+    assert tags.seen() == Counter(place for i, place in of_tag.items() if i % 3 != 1)
+    assert price.seen() == Counter(place for i, place in of_tag.items() if i % 3 == 1)
     # passed over, not in flight: nothing of it ever comes back
     assert [each.next_offset for each in state(store).queues.values()] == [20, 20, 0, 0]
 
@@ -252,7 +225,7 @@ def test_filters_take_only_what_matches(store: Path, query: Begin) -> None:
 def test_without_a_match_the_next_messages_are_looked_at(store: Path, query: Begin) -> None:
     one = query(subExpression="none", maxOffsetsPerTrigger="4")
     one.positions.bound_now()
-    assert not one.step()
+    assert not one.advance()
     # as from a broker, queues without a message have an offset too
     assert read_group_offsets(Opened(str(store)), "g") == {
         ("T", 0): 20,
@@ -266,40 +239,40 @@ def test_members_divide_what_waits(tmp_path: Path, query: Begin) -> None:
     store = make_store(tmp_path / "long", StoreSettings("broker-a", 1 << 20, 20 * 4_000, 50, 200))
     append(store, numbered("T", 0, 4_000, queues=1))
     one, two = query(path=str(store), maxOffsetsPerTrigger="1000"), query(path=str(store))
-    assert one.take()
-    assert two.take()
-    ((_, start, stop, _),) = PopOffset.from_json(two.offsets[0]).ranges
+    assert one.begin()
+    assert two.begin()
+    ((_, start, stop, _),) = PopOffset.from_json(two.log[0][1]).ranges
     assert (start, stop) == (1_000, 2_500)  # half of the rest: the first member is alive
     assert two.scan.options.max_offsets_per_trigger == 10_000
 
 
 def test_the_lease_renews_what_is_in_flight(store: Path, clock: Clock, query: Begin) -> None:
     one = query(invisibleDuration="12h")
-    assert one.take()
+    assert one.begin()
     taken = state(store).next_visible
     assert taken == clock.ms + 12 * 3600 * 1000
     clock.ms += 6 * 3600 * 1000
-    one.positions._opened[1]._turn()  # type: ignore[index]
+    one.positions._opened[1]._turn()
     assert state(store).next_visible == taken + 6 * 3600 * 1000
     one.run()
-    assert not one.step()
+    assert not one.advance()
     clock.ms += 6 * 3600 * 1000
-    one.positions._opened[1]._turn()  # type: ignore[index]
+    one.positions._opened[1]._turn()
     assert state(store).next_visible is None
 
 
 def test_what_retention_deleted_is_a_loss(store: Path, query: Begin) -> None:
     one = query(maxOffsetsPerTrigger="4")
-    assert one.step()
+    assert one.advance()
     for part in sorted((store / "commitlog").iterdir())[:-1]:
         part.unlink()
     append(store, numbered("T", 40, 400, queues=2, body_size=200))
     for part in sorted((store / "commitlog").iterdir())[:-1]:
         part.unlink()
     with pytest.raises(OffsetOutOfRangeError, match=r"retention deleted .* set failOnDataLoss=false"):
-        one.take()
+        one.begin()
     one.restart(failOnDataLoss="false")
-    assert one.step()
+    assert one.advance()
     assert min(offset for _, offset in one.rows[1]) > 2
 
 
@@ -312,7 +285,7 @@ def test_a_member_that_is_faster_than_the_look_of_a_query_is_no_loss(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     one = query(failOnDataLoss=fails)
-    assert one.step()
+    assert one.advance()
     look = StreamStores.look
     with SimpleConsumer(str(store), "g", {"T": "*"}, await_duration=0) as consumer:
 
@@ -324,27 +297,25 @@ def test_a_member_that_is_faster_than_the_look_of_a_query_is_no_loss(
             return version
 
         monkeypatch.setattr(StreamStores, "look", look_and_fall_behind)
-        assert not one.take()
+        assert not one.begin()
         assert consumer.metrics().acked == 10
         append(store, numbered("T", 50, 4, queues=2))
-        assert one.step()
+        assert one.advance()
     assert one.bodies[40:] == bodies(50, 4)
     assert "lost" not in caplog.text
 
 
 def test_offsets_behind_the_end_of_a_queue_are_a_loss(store: Path, query: Begin) -> None:
     one = query()
-    assert one.step()
-    one.positions._opened[0]._shares["T", "broker-a"].run(  # type: ignore[index]
-        lambda state: state.set_offset(0, 0, 25)
-    )
+    assert one.advance()
+    one.positions._opened[0]._shares["T", "broker-a"].run(lambda state: state.set_offset(0, 0, 25))
     append(store, numbered("T", 40, 2, queues=2))
     with pytest.raises(
         OffsetOutOfRangeError, match=r"its offsets went back by 4 .*\); set failOnDataLoss=fa"
     ):
-        one.take()
+        one.begin()
     one.restart(failOnDataLoss="false")
-    assert one.step()
+    assert one.advance()
     assert one.rows[1] == [(1, 20)]
 
 
@@ -354,18 +325,18 @@ def test_what_was_delivered_too_often_becomes_a_dead_letter(
     configure(store, retryMaxTimes=1)
     for _ in range(2):  # two queries take everything, and die
         one = query()
-        assert one.take()
+        assert one.begin()
         one.stop()
         clock.ms += INVISIBLE_MS
-        one.positions._opened[0].revive()  # type: ignore[index]
+        one.positions._opened[0].revive()
     append(store, numbered("T", 40, 1, queues=2))
     last = query()
-    assert last.step()
+    assert last.advance()
     assert last.bodies == bodies(40, 1)
     assert "group g: 40 messages became dead letters" in caplog.text
     dead = list(MessageStore.open(str(store)).queue("%DLQ%g", 0).read(columns=["body"]))
     assert sorted(body for batch in dead for body in batch["body"].to_pylist()) == sorted(bodies(0, 40))
-    assert not last.step()
+    assert not last.advance()
     assert state(store).in_flight == 0
     (retries,) = MessageStore.open(str(store)).queues("%RETRY%g_T".__eq__)
     *_, newest = retries.read(columns=["queueOffset", "physicalOffset"])
@@ -380,17 +351,17 @@ def test_a_damaged_message_that_a_dead_query_had_comes_again_in_place(
     log = sorted((store / "commitlog").iterdir())[0]
     log.write_bytes(log.read_bytes().replace(b"message 4 of", b"message 4 of".upper()))
     one, two = (query(mode="DROPMALFORMED", maxOffsetsPerTrigger="9") for _ in range(2))
-    assert one.take()
+    assert one.begin()
     one.stop()
     two.restart(bounded=bounded)
     if not bounded:
         run_all(two)
-        assert (0, 2) not in two.read()
+        assert (0, 2) not in two.seen()
     clock.ms += INVISIBLE_MS
     if not bounded:
-        two.positions._opened[1]._turn()  # type: ignore[index]
+        two.positions._opened[1]._turn()
     run_all(two)
-    taken = [each for offset in two.offsets for each in PopOffset.from_json(offset).ranges]
+    taken = [each for _, end in two.log for each in PopOffset.from_json(end).ranges]
     (again,) = [each for each in taken if (each.queue.topic, each.queue.queue_id, each.start) == ("T", 0, 2)]
     assert again.stop == 3
     assert len(two.bodies) == len(set(two.bodies)) == 41
@@ -419,7 +390,7 @@ def configure(store: Path, **group: object) -> None:
 def test_a_group_that_must_not_pop(store: Path, query: Begin, group: dict[str, object], said: str) -> None:
     configure(store, **group)
     with pytest.raises(OptionError, match=said):
-        query().take()
+        query().begin()
 
 
 # ---- offsets and options -----------------------------------------------------------------------------------
@@ -441,7 +412,7 @@ def test_an_offset_has_one_text() -> None:
 
 def test_a_group_either_pops_or_pulls(store: Path, query: Begin) -> None:
     one = query()
-    assert one.take()
+    assert one.begin()
     pull = parse_read_options({"path": str(store), "group": "g", "subscribe": "T"}, where=STREAM)
     assert pull.group is not None
     with pytest.raises(
@@ -456,11 +427,11 @@ def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
     """The last member closes: what the dead query has in flight becomes check points of 32 messages."""
     append(store, numbered("T", 40, 160, queues=2))
     one, two = query(maxOffsetsPerTrigger="120"), query()
-    assert one.step()
-    assert two.step()
-    one.positions._opened[0].close()  # type: ignore[index]  # as if it were killed
+    assert one.advance()
+    assert two.advance()
+    one.positions._opened[0].close()  # as if it were killed
     two.positions.bound_now()
-    assert not two.step()
+    assert not two.advance()
     assert state(store).is_closed
     one.commits -= 1
     before = one.rows[0]
@@ -468,9 +439,9 @@ def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
     assert one.rows[0] == before
     assert state(store).in_flight == 120
     assert state(store).next_visible == clock.ms + INVISIBLE_MS
-    assert not one.step()
+    assert not one.advance()
     assert state(store).in_flight == 0
-    assert one.read() + two.read() == places(200)
+    assert one.seen() + two.seen() == places(200)
 
 
 # ---- queues ------------------------------------------------------------------------------------------------
@@ -480,14 +451,14 @@ def test_a_new_group_begins_at_the_last_message_and_new_queues_at_the_first(
     store: Path, query: Begin
 ) -> None:
     one = query(consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
-    assert one.step()
-    assert one.read() == Counter([(0, 19), (1, 19)])  # unlike a pull: RocketMQ's pop begins at the last one
+    assert one.advance()
+    assert one.seen() == Counter([(0, 19), (1, 19)])  # unlike a pull: RocketMQ's pop begins at the last one
     one.stop()  # queues 2 and 3 are empty, and 4 and 5 do not exist yet
     update_topic(store, "T", 6)
     append(store, numbered("T", 60, 12, queues=6))
     one.restart()
     run_all(one)
-    assert one.read() == Counter(
+    assert one.seen() == Counter(
         [(0, 19), (1, 19), *((queue, 20 + n) for queue in (0, 1) for n in range(2))]
         + [(queue, n) for queue in range(2, 6) for n in range(2)]
     )
@@ -496,8 +467,8 @@ def test_a_new_group_begins_at_the_last_message_and_new_queues_at_the_first(
 def test_only_readable_queues_are_shared(store: Path, query: Begin) -> None:
     update_topic(store, "T", 1)
     one = query()
-    assert one.step()
-    assert {queue for queue, _ in one.read()} == {0}
+    assert one.advance()
+    assert {queue for queue, _ in one.seen()} == {0}
 
 
 # ---- random lives ------------------------------------------------------------------------------------------
@@ -532,7 +503,7 @@ class Lives:
         start = query.start()
         if kills == "asked":
             query.positions.latest(start)
-        elif query.take() and kills != "stored":
+        elif query.begin() and kills != "stored":
             query.run()
             query.commits -= kills == "written"
         if kills:
