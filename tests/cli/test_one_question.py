@@ -5,7 +5,7 @@ mode DROPMALFORMED and the preview of `recover` give one answer, for every kind 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,12 @@ from rmq_spark.plan.scan import Scan
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError, StoreError
-from tests.support import damages, goldens
-from tests.support.damages import Damaged
+from tests.support import goldens
+from tests.support.damages import MISPLACED, OF_THE_LOG, OTHERS, Damaged
 from tests.support.fixtures import Golden
 from tests.support.referee.answers import rmqlog
 
 _GOLDENS = ("cleaned-5.5.0", "basic-5.5.0")
-_DAMAGES = (*damages.MISPLACED, *damages.OF_THE_LOG, *damages.OTHERS)
 _SAMPLE = (
     "exchange_two_files",
     "exchange_two_queues",
@@ -34,11 +33,11 @@ _SAMPLE = (
 
 
 def _cases() -> Iterator[object]:
-    for damage in _DAMAGES:
+    for damage in (*MISPLACED, *OF_THE_LOG, *OTHERS):
         for name in _GOLDENS:
-            is_sample = damage.__name__ in _SAMPLE and name == _GOLDENS[0]
+            is_sample = damage in _SAMPLE and name == _GOLDENS[0]
             marks = [] if is_sample else [pytest.mark.whole]
-            yield pytest.param(name, damage, marks=marks, id=f"{name}-{damage.__name__}")
+            yield pytest.param(name, damage, marks=marks, id=f"{name}-{damage}")
 
 
 def _batch(root: Path, caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
@@ -74,10 +73,10 @@ def test_all_name_the_same_numbers(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     name: str,
-    damage: Callable[[Damaged], None],
+    damage: str,
 ) -> None:
     root = copy_of(name)
-    damage(Damaged(root))
+    Damaged(root).do(damage)
     found = diagnose(str(root))
     summary = found.summary
     answer = summary.readable, summary.lost_entries + summary.lost_in_crash + summary.unopened
@@ -91,7 +90,7 @@ def test_all_name_the_same_numbers(
     assert _export(root, tmp_path / "out.jsonl") == answer
     conf, new = str(tmp_path / "broker.conf"), tmp_path / "new"
     Path(conf).write_text("".join(f"{key}={value}\n" for key, value in goldens.config(name).items()))
-    if damage is damages.link_a_queue:  # the preview names the link, and the reader leaves the queue out
+    if damage == "link_a_queue":  # the preview names the link, and the reader leaves the queue out
         with pytest.raises(CorruptStoreError, match="symbolic link"):
             _preview(root, new, conf)
         return
@@ -108,7 +107,7 @@ def test_all_name_the_same_numbers(
 
 def test_damaged_padding_costs_no_message(copy_of: Golden) -> None:
     root = copy_of("cleaned-5.5.0")
-    damages.cut_one_byte_of_a_middle_file(Damaged(root))
+    Damaged(root).do("cut_one_byte_of_a_middle_file")
     found = diagnose(str(root))
     summary = found.summary
     assert summary.damage_bytes + summary.missing_bytes == summary.padding_damage_bytes > 0

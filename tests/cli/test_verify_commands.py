@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import damages, goldens
+from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.damages import Damaged
 from tests.support.file_edits import overwrite
@@ -55,7 +55,7 @@ def test_the_next_command_has_the_directories_of_the_commitlog(rmqlog: Runner, t
     root, logs = store.write(), (str(tmp_path / "store/commitlog"), str(tmp_path / "other"))
     (tmp_path / "other").mkdir()
     (root / "commitlog" / f"{1024:020d}").rename(tmp_path / "other" / f"{1024:020d}")
-    damages.zero_the_last_entries(Damaged(root))
+    Damaged(root).do("zero_the_last_entries")
     words = [word for log in logs for word in ("--commitlog", log)]
     lines = rmqlog("verify", root, *words).out.splitlines()
     assert lines[-1].split() == ["next:", "rmqlog", "recover", str(root), *words]

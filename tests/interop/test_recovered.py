@@ -19,11 +19,7 @@ from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, ours
 from tests.support import goldens
-from tests.support.damages import (
-    Damaged,
-    cut_last_file_within_the_last_properties,
-    cut_middle_file_within_its_last_properties,
-)
+from tests.support.damages import Damaged
 from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered, settings_from
@@ -77,12 +73,12 @@ def test_what_a_recovery_cut_stays_hidden(rocketmq: Callable[[str], RocketMQ], c
 @pytest.mark.parametrize(
     ("name", "damage", "is_copy"),
     [
-        ("cleaned-5.5.0", cut_middle_file_within_its_last_properties, True),
-        ("crash-5.5.0", cut_last_file_within_the_last_properties, False),
+        ("cleaned-5.5.0", "cut_middle_file_within_its_last_properties", True),
+        ("crash-5.5.0", "cut_last_file_within_the_last_properties", False),
         *(
             pytest.param(
                 "cleaned-5.5.0",
-                cut_last_file_within_the_last_properties,
+                "cut_last_file_within_the_last_properties",
                 is_copy,
                 marks=pytest.mark.whole,
             )
@@ -95,15 +91,15 @@ def test_a_broker_starts_with_a_recovered_store_whose_commitlog_file_was_short(
     copy_of: Golden,
     tmp_path: Path,
     name: str,
-    damage: Callable[[Damaged], None],
+    damage: str,
     is_copy: bool,
 ) -> None:
     """The message that the file cut off is gone, for the broker too: nobody completes it with zeros."""
     store, config = copy_of(name), goldens.config(name)
     damaged = Damaged(store)
-    path = damaged.middle if damage is cut_middle_file_within_its_last_properties else damaged.last
+    path = damaged.middle if damage.startswith("cut_middle_file") else damaged.last
     cut = int(path.name) + damaged.units_of(path)[-1].position
-    damage(damaged)
+    damaged.do(damage)
     root = tmp_path / "recovered" if is_copy else store
     recover(str(store), into=str(root) if is_copy else None, salvage=is_copy).apply()
     opened = rocketmq("5.5.0").open_store(root, config, start=True)

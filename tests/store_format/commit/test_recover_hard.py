@@ -20,7 +20,7 @@ from store_format.errors import StoreError, StoreNotFoundError
 from store_format.files.read import FileCache
 from store_format.layouts import CQ_UNIT
 from store_format.store import MessageStore
-from tests.support.damages import Damaged, cut_last_file_within_the_last_properties
+from tests.support.damages import Damaged
 from tests.support.failing_writer import Failure, install
 from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden, Unchanged
@@ -61,7 +61,7 @@ def _units(root: Path, topic: str) -> list[tuple[int, int]]:
 def test_a_copy_notes_the_message_that_it_gives_up(copy_of: Golden, tmp_path: Path) -> None:
     """Zeros behind the cut file's end would complete the message: no checksum covers its last bytes."""
     root, copy = copy_of("basic-5.5.0"), tmp_path / "copy"
-    cut_last_file_within_the_last_properties(Damaged(root))
+    Damaged(root).do("cut_last_file_within_the_last_properties")
     assert "2,009 messages readable, 1 message lost" in diagnose(str(root)).verdict
     recover(str(root), into=str(copy), salvage=True).apply()
     found = diagnose(str(copy))
@@ -317,7 +317,7 @@ def test_a_short_file_is_extended_once_its_cut_message_is_gone(tmp_path: Path, f
     root = make_store(tmp_path / "short")
     append(root, numbered("T", 0, 200))
     damage = Damaged(root)
-    cut_last_file_within_the_last_properties(damage)
+    damage.do("cut_last_file_within_the_last_properties")
     cut = int(damage.last.name) + damage.units[-1].position
 
     def found(target: Path) -> tuple[object, list[bytes]]:

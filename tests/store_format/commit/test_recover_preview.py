@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,32 +17,24 @@ from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import FileCache
-from tests.support.damages import (
-    OF_THE_LOG,
-    OTHERS,
-    Damaged,
-    cut_last_file_behind_the_last_message,
-    cut_last_file_within_the_last_body,
-    cut_last_file_within_the_last_properties,
-    lose_consume_queues,
-)
+from tests.support.damages import OF_THE_LOG, OTHERS, Damaged
 from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
 pytestmark = pytest.mark.slow
 
-Damage = Callable[[Damaged], None]
 STORES = ("cleaned-5.5.0", "crash-5.5.0")
 CUTS = (
-    cut_last_file_within_the_last_properties,
-    cut_last_file_within_the_last_body,
-    cut_last_file_behind_the_last_message,
+    "cut_last_file_within_the_last_properties",
+    "cut_last_file_within_the_last_body",
+    "cut_last_file_behind_the_last_message",
 )
 
 
-def _damaged(golden: Golden, name: str, target: Path, damage: Damage) -> Path:
+def _damaged(golden: Golden, name: str, target: Path, damage: str) -> Path:
     ignored = shutil.ignore_patterns("timerwheel", "compaction", "rocksdbstore")
-    damage(Damaged(Path(shutil.copytree(golden(name), target, ignore=ignored))))
+    shutil.copytree(golden(name), target, ignore=ignored)
+    Damaged(target).do(damage)
     return target
 
 
@@ -90,7 +82,7 @@ def _cases() -> Iterator[object]:
 
 @pytest.mark.parametrize(("name", "damage"), list(_cases()))
 def test_a_salvaged_copy_is_what_the_preview_shows(
-    golden: Golden, tmp_path: Path, name: str, damage: Damage
+    golden: Golden, tmp_path: Path, name: str, damage: str
 ) -> None:
     root, new = _damaged(golden, name, tmp_path / "store", damage), tmp_path / "new"
     try:
@@ -110,11 +102,12 @@ def test_a_salvaged_copy_is_what_the_preview_shows(
 
 
 @pytest.mark.parametrize(
-    "damage", [each for each in OF_THE_LOG if each.__name__.startswith(("cut_", "flip_first", "lose_middle"))]
+    "damage",
+    [each for each in OF_THE_LOG if each.startswith(("cut_", "flip_first", "lose_middle"))],
 )
 @pytest.mark.parametrize(("name", "is_copy"), [(STORES[0], True), (STORES[1], False)])
 def test_a_recovery_that_gives_up_what_is_behind_damage_is_what_the_preview_shows(
-    golden: Golden, tmp_path: Path, name: str, is_copy: bool, damage: Damage
+    golden: Golden, tmp_path: Path, name: str, is_copy: bool, damage: str
 ) -> None:
     root, new = _damaged(golden, name, tmp_path / "store", damage), tmp_path / "new"
     try:
@@ -131,7 +124,7 @@ def test_a_recovery_that_gives_up_what_is_behind_damage_is_what_the_preview_show
 @pytest.mark.parametrize("damage", CUTS)
 @pytest.mark.parametrize("name", STORES)
 def test_a_store_whose_last_file_is_short_is_sound_after_a_recovery_in_place(
-    golden: Golden, tmp_path: Path, name: str, damage: Damage
+    golden: Golden, tmp_path: Path, name: str, damage: str
 ) -> None:
     root = _damaged(golden, name, tmp_path / "store", damage)
     before, sizes = _bytes_of_messages(root), {path.stat().st_size for path in (root / "commitlog").iterdir()}
@@ -153,13 +146,13 @@ def test_a_store_whose_last_file_is_short_is_sound_after_a_recovery_in_place(
 @pytest.mark.parametrize("damage", CUTS)
 @pytest.mark.parametrize("is_copy", [False, True])
 def test_the_only_file_of_our_store_has_the_length_of_its_settings(
-    tmp_path: Path, damage: Damage, is_copy: bool
+    tmp_path: Path, damage: str, is_copy: bool
 ) -> None:
     root, new = make_store(tmp_path / "store"), tmp_path / "new"
     append(root, numbered("T", 0, 20))
     (path,) = (root / "commitlog").iterdir()
     size = path.stat().st_size
-    damage(Damaged(root))
+    Damaged(root).do(damage)
     before = _bytes_of_messages(root)
     assert f"expected a file of {size} bytes, as in .rmqlog/store.json" in "\n".join(
         map(str, diagnose(str(root)))
@@ -176,7 +169,7 @@ def test_the_only_file_of_our_store_has_the_length_of_its_settings(
 
 
 def test_a_refused_copy_leaves_nothing_behind(golden: Golden, tmp_path: Path) -> None:
-    root = _damaged(golden, "cleaned-5.5.0", tmp_path / "store", lose_consume_queues)
+    root = _damaged(golden, "cleaned-5.5.0", tmp_path / "store", "lose_consume_queues")
     new, conf = tmp_path / "new", tmp_path / "default.conf"
     with pytest.raises(OptionError, match=r"mappedFileSizeConsumeQueue=6000000$"):
         recover(str(root), into=str(new)).apply()

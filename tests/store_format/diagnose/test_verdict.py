@@ -16,7 +16,7 @@ from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
-from tests.support import damages, goldens
+from tests.support import goldens
 from tests.support.damages import Damaged
 from tests.support.fixtures import Golden
 from tests.support.reads import flip
@@ -210,7 +210,7 @@ def test_a_crash_does_not_hide_a_topic_that_clients_do_not_find(copy: Golden) ->
 
 def test_messages_without_an_entry_are_not_readable(copy: Golden) -> None:
     root = copy(CLEAN)
-    damages.zero_the_last_entries(Damaged(root))
+    Damaged(root).do("zero_the_last_entries")
     sentence, step = verdict(diagnose(str(root)))
     assert "2,007 messages readable; 3 whole messages that no read returns from their queues" in sentence
     assert step is NextStep.RECOVER

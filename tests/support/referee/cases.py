@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FunctionType
 
 from tests.support import goldens
-from tests.support.damages import Damaged, flip_body_in_the_middle
+from tests.support.damages import Damaged
 from tests.support.file_edits import overwrite
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
@@ -536,7 +536,7 @@ def flipped_body(place: Path) -> World:
     damaged = Damaged(world.root)
     unit = damaged.a_unit(damaged.middle)
     start = int(unit.path.name) + unit.position
-    flip_body_in_the_middle(damaged)
+    damaged.do("flip_body_in_the_middle")
     world.truth.lose_bytes(start, start + unit.size, "the body of a message is damaged", Fate.DAMAGED)
     return world
 
