@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from store_format.index.file import DEFAULT_GEOMETRY, key_hash_many
 from tests.support import goldens
-from tests.support.index_writer import message_index_keys
+from tests.support.oracle import index_keys_of
 
 _FIRST = 4200  # entries at the begin of a file, one behind the other; the others lie all over it
 CHAIN = 4  # other keys in the slot: 20,000,000 entries in 5,000,000 slots
@@ -48,7 +48,7 @@ def basic_entries() -> tuple[IndexEntry, ...]:
     found = [
         (key, row["physicalOffset"], row["storeTimestamp"])
         for row in _messages()
-        for key in message_index_keys(row["topic"], row["properties"], tags=True)
+        for key in index_keys_of(row["topic"], row["properties"])
     ]
     hashes = key_hash_many(pa.array([key for key, *_ in found])).tolist()
     return tuple(IndexEntry(each, *rest) for each, (_, *rest) in zip(hashes, found, strict=True))

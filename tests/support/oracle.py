@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 import pyarrow as pa
 
 from tests.support.oracle_units import (
+    IndexBuilder,
     IndexFileBuilder,
     OracleError,
     batch_cq_unit,
@@ -54,6 +55,7 @@ from tests.support.oracle_units import (
 )
 
 __all__ = [
+    "IndexBuilder",
     "IndexFileBuilder",
     "Message",
     "OracleError",
@@ -80,6 +82,7 @@ __all__ = [
     "index_file_name",
     "index_key_hash",
     "index_keys",
+    "index_keys_of",
     "index_slot_position",
     "index_unit_position",
     "java_hash",
@@ -504,30 +507,24 @@ def walk_files(files: Mapping[int, bytes], file_size: int) -> Walk:
 
 def index_keys(message: Message, tag_keys: bool = True) -> list[str]:
     """The composed keys dispatch puts into the index, in order; `tag_keys` since 5.4 (spec 4.4)."""
-    properties = message.properties
     if message.sys_flag & 0xC == 0xC:
         return []
+    return index_keys_of(message.topic, message.properties, tag_keys)
+
+
+def index_keys_of(topic: str, properties: Mapping[str, str], tag_keys: bool = True) -> list[str]:
     keys = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
     keys += [key for key in properties.get("KEYS", "").split(" ") if key]
-    if tag_keys and "TAGS" in properties:
+    if tag_keys and properties.get("TAGS"):
         keys.append("T#" + properties["TAGS"])
-    return [f"{message.topic}#{key}" for key in keys]
+    return [f"{topic}#{key}" for key in keys]
 
 
 def build_index_files(
     messages: Sequence[Message], slot_count: int, unit_count: int, tag_keys: bool = True
 ) -> list[bytes]:
     """The index files a broker makes while it dispatches `messages` (spec 4.4, 4.5)."""
-    files: list[IndexFileBuilder] = []
+    builder = IndexBuilder(slot_count, unit_count)
     for message in messages:
-        # None: a file is made before keys are looked at
-        keys: list[str | None] = [None, *index_keys(message, tag_keys)]
-        for key in keys:
-            if not files or files[-1].full:
-                last = (files[-1].end_timestamp, files[-1].end_physical_offset) if files else (0, 0)
-                files.append(IndexFileBuilder(slot_count, unit_count, *last))
-            if key is None and message.physical_offset < files[-1].end_physical_offset:
-                break
-            if key is not None:
-                files[-1].put(key, message.physical_offset, message.store_timestamp)
-    return [file.to_bytes() for file in files]
+        builder.put_message(index_keys(message, tag_keys), message.physical_offset, message.store_timestamp)
+    return [file.to_bytes() for file in builder.files]

@@ -199,11 +199,11 @@ class IndexFileBuilder:
     ) -> None:
         self.slot_count = slot_count
         self.unit_count = unit_count
-        self.begin_timestamp = self.end_timestamp = end_timestamp
-        self.begin_physical_offset = self.end_physical_offset = end_physical_offset
+        self.begin_timestamp = self.end_timestamp = max(end_timestamp, 0)
+        self.begin_physical_offset = self.end_physical_offset = max(end_physical_offset, 0)
         self.hash_slot_count = 0
         self.index_count = 1
-        self.slots = [0] * slot_count
+        self.slots: dict[int, int] = {}
         self.units: list[bytes] = []
 
     @property
@@ -216,7 +216,7 @@ class IndexFileBuilder:
             return False
         key_hash = index_key_hash(key)
         slot = key_hash % self.slot_count
-        previous = self.slots[slot]
+        previous = self.slots.get(slot, 0)
         difference = 0
         if self.begin_timestamp > 0:
             difference = max(0, min(store_timestamp - self.begin_timestamp, (2**31 - 1) * 1000)) // 1000
@@ -240,9 +240,30 @@ class IndexFileBuilder:
         return struct.pack(">qqqqii", *times, self.hash_slot_count, counted)
 
     def to_bytes(self) -> bytes:
-        slots = struct.pack(f">{self.slot_count}i", *self.slots)
+        slots = b"".join(struct.pack(">i", self.slots.get(slot, 0)) for slot in range(self.slot_count))
         units = bytes(20) + b"".join(self.units)  # unit 0 is never used
         return self.header() + slots + units.ljust(20 * self.unit_count, b"\0")
+
+
+class IndexBuilder:
+    """The index files that a broker makes while it dispatches messages, in their order (spec 4.4, 4.5)."""
+
+    def __init__(self, slot_count: int, unit_count: int) -> None:
+        self._counts = slot_count, unit_count
+        self.files: list[IndexFileBuilder] = []
+
+    def put_message(self, keys: Iterable[str], physical_offset: int, store_timestamp: int) -> None:
+        if physical_offset < self._last().end_physical_offset:  # the file is made before keys are looked at
+            return
+        for key in keys:
+            assert self._last().put(key, physical_offset, store_timestamp)
+
+    def _last(self) -> IndexFileBuilder:
+        """The file that the next key goes to."""
+        if not self.files or self.files[-1].full:
+            last = (self.files[-1].end_timestamp, self.files[-1].end_physical_offset) if self.files else ()
+            self.files.append(IndexFileBuilder(*self._counts, *last))
+        return self.files[-1]
 
 
 # ---- timer, RocksDB, pop -----------------------------------------------------------------------------------

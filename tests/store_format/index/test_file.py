@@ -36,7 +36,7 @@ from store_format.index.query import offsets_in_chain
 from store_format.index.updates import index_key_hashes
 from tests.support import goldens
 from tests.support.fixtures import Golden
-from tests.support.index_writer import IndexFileWriter, IndexWriter, java_string_hash, message_index_keys
+from tests.support.oracle import IndexBuilder, IndexFileBuilder, index_keys_of, java_hash
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
 LONG_MAX = 2**63 - 1
@@ -139,18 +139,18 @@ def test_mini_store_of_the_5_3_form(tmp_path: Path) -> None:
     ]
     offsets = {message["physical_offset"] for message in store["messages"]}
     assert offsets == {int(offset) for file in files for offset in file.units()["physical_offset"]}
-    writer = IndexWriter(given_geometry.hash_slot_num, given_geometry.index_num)
+    writer = IndexBuilder(given_geometry.hash_slot_num, given_geometry.index_num)
     for message, source in zip(store["messages"], store["inputs"], strict=True):
         properties = (
             dict(source["properties"]) if isinstance(source["properties"], list) else source["properties"]
         )
-        keys = message_index_keys(source["topic"], properties, tags=False)
+        keys = index_keys_of(source["topic"], properties, tag_keys=False)
         writer.put_message(keys, message["physical_offset"], source["store_timestamp"])
         for key in keys:
             assert message["physical_offset"] in _find(
                 files, source["topic"], key.removeprefix(source["topic"] + "#")
             )
-    assert [file.content() for file in writer.files] == contents
+    assert [file.to_bytes() for file in writer.files] == contents
 
 
 def _hex_contents(value: Any) -> list[str]:
@@ -188,7 +188,7 @@ def test_geometry_of_every_golden_file_is_inferred(golden: Golden, name: str, br
 def test_inferred_geometry_is_the_real_one_or_none(
     hash_slot_num: int, index_num: int, puts: list[tuple[str, int, int]]
 ) -> None:
-    writer = IndexFileWriter(hash_slot_num, index_num)
+    writer = IndexFileBuilder(hash_slot_num, index_num)
     offset = 0
     for key, step, time in puts:
         offset += step
@@ -204,7 +204,7 @@ def test_other_numbers_of_the_default_size_are_found(tmp_path: Path) -> None:
     """
     geometry = IndexGeometry(1_000_000, 20_800_000)
     assert geometry.file_size == DEFAULT_GEOMETRY.file_size
-    writer = IndexFileWriter(geometry.hash_slot_num, geometry.index_num)
+    writer = IndexFileBuilder(geometry.hash_slot_num, geometry.index_num)
     for i in range(50):
         writer.put(f"Orders#{i}", 100 * i, T0 + i)
     path = tmp_path / "20231114221320456"
@@ -223,15 +223,15 @@ def test_other_numbers_of_the_default_size_are_found(tmp_path: Path) -> None:
 def test_geometry_with_distinct_messages_is_always_found() -> None:
     for hash_slot_num in (1, 2, 7, 100, 101, 5000):
         for count in (1, 2, 50, 199):
-            writer = IndexFileWriter(hash_slot_num, 200)
+            writer = IndexFileBuilder(hash_slot_num, 200)
             for i in range(count):
                 writer.put(f"Orders#{i}", 100 * i + 100, T0 + i)
             assert _inferred(writer) == IndexGeometry(hash_slot_num, 200)
 
 
-def _inferred(writer: IndexFileWriter) -> IndexGeometry | None:
+def _inferred(writer: IndexFileBuilder) -> IndexGeometry | None:
     with tempfile.NamedTemporaryFile() as file:
-        file.write(writer.content())
+        file.write(writer.to_bytes())
         file.flush()
         with FileView(file.name) as view:
             return infer_geometry(view)
@@ -239,35 +239,33 @@ def _inferred(writer: IndexFileWriter) -> IndexGeometry | None:
 
 @pytest.mark.parametrize("size", [0, 39, 100])
 def test_a_file_that_became_shorter_since_it_was_opened(tmp_path: Path, size: int) -> None:
-    writer = IndexFileWriter(5, 10)
+    writer = IndexFileBuilder(5, 10)
     writer.put("Orders#a", 100, T0)
     path = tmp_path / "20231114221320456"
-    path.write_bytes(writer.content())
+    path.write_bytes(writer.to_bytes())
     with FileView(str(path)) as view:
         os.truncate(path, size)
         with pytest.raises(FileReplacedError, match=path.name):
             infer_geometry(view)
 
 
-def _write(path: Path, writer: IndexFileWriter) -> str:
-    path.write_bytes(writer.content())
+def _write(path: Path, writer: IndexFileBuilder) -> str:
+    path.write_bytes(writer.to_bytes())
     return str(path)
 
 
 def test_without_units_the_geometry_is_unknown_and_lookups_are_empty(tmp_path: Path) -> None:
-    with IndexFile.open(_write(tmp_path / "20231114221320456", IndexFileWriter(100, 400, (T0, 7)))) as index:
+    with IndexFile.open(_write(tmp_path / "20231114221320456", IndexFileBuilder(100, 400, T0, 7))) as index:
         assert (index.geometry, index.header().index_count, len(index.units())) == (None, 1, 0)
         assert _find([index], "Orders", "a") == []
 
 
 def test_unknown_geometry_of_a_file_with_units_asks_for_the_options(tmp_path: Path) -> None:
-    writer = IndexFileWriter(10, 50)
+    writer = IndexFileBuilder(10, 50)
     writer.put("Orders#a", 500, T0)
     path = tmp_path / "20231114221320456"
     path.write_bytes(
-        writer.content().replace(
-            struct.pack(">iqii", abs(java_string_hash("Orders#a")), 500, 0, 0), b"\xff" * 20
-        )
+        writer.to_bytes().replace(struct.pack(">iqii", abs(java_hash("Orders#a")), 500, 0, 0), b"\xff" * 20)
     )
     with IndexFile.open(str(path)) as index, pytest.raises(OptionError) as caught:
         _chain(index, 5)
@@ -278,7 +276,7 @@ def test_unknown_geometry_of_a_file_with_units_asks_for_the_options(tmp_path: Pa
 
 
 def test_given_numbers(tmp_path: Path) -> None:
-    writer = IndexFileWriter(10, 50)
+    writer = IndexFileBuilder(10, 50)
     for i in range(20):
         writer.put(f"Orders#{i}", 100 + i, T0)
     path = _write(tmp_path / "20231114221320456", writer)
@@ -287,7 +285,7 @@ def test_given_numbers(tmp_path: Path) -> None:
             assert index.geometry == IndexGeometry(10, 50)
     with pytest.raises(OptionError) as caught:
         IndexFile.open(path, hash_slot_num=11)
-    assert f"{len(writer.content())} bytes" in str(caught.value)
+    assert f"{len(writer.to_bytes())} bytes" in str(caught.value)
     with pytest.raises(OptionError) as caught:
         IndexFile.open(path, hash_slot_num=15)  # fits the size, but the units say otherwise
     assert "its units prove 10 and 50" in str(caught.value)
@@ -296,19 +294,19 @@ def test_given_numbers(tmp_path: Path) -> None:
 # ---- chains ------------------------------------------------------------------------------------------------
 
 
-def _patched(tmp_path: Path, writer: IndexFileWriter, position: int, data: bytes) -> IndexFile:
-    content = bytearray(writer.content())
+def _patched(tmp_path: Path, writer: IndexFileBuilder, position: int, data: bytes) -> IndexFile:
+    content = bytearray(writer.to_bytes())
     content[position : position + len(data)] = data
     path = tmp_path / "20231114221320456"
     path.write_bytes(content)
-    return IndexFile.open(str(path), hash_slot_num=writer.hash_slot_num, index_num=writer.index_num)
+    return IndexFile.open(str(path), hash_slot_num=writer.slot_count, index_num=writer.unit_count)
 
 
-def _three_of_one_key() -> tuple[IndexFileWriter, int, int]:
-    writer = IndexFileWriter(4, 10)
+def _three_of_one_key() -> tuple[IndexFileBuilder, int, int]:
+    writer = IndexFileBuilder(4, 10)
     for i in range(3):
         writer.put("Orders#a", 1000 * (i + 1), T0 + 5000 * i)
-    return writer, abs(java_string_hash("Orders#a")), 40 + 4 * 4
+    return writer, abs(java_hash("Orders#a")), 40 + 4 * 4
 
 
 def test_chain_comes_newest_first(tmp_path: Path) -> None:
@@ -337,7 +335,7 @@ def test_broken_links_end_the_chain(tmp_path: Path, unit: int, prev: int, expect
 
 
 def test_a_unit_of_the_second_in_which_a_window_begins_is_found(tmp_path: Path) -> None:
-    writer = IndexFileWriter(4, 10)
+    writer = IndexFileBuilder(4, 10)
     for time in (0, 5700):
         writer.put("Orders#a", 1000 + time, T0 + time)
     with _patched(tmp_path, writer, 0, b"") as index:
@@ -362,10 +360,10 @@ def test_slots_out_of_range_hold_nothing(tmp_path: Path, slot_value: int) -> Non
 def test_any_truncation_or_flip_ends_in_offsets_or_a_store_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    writer = IndexFileWriter(5, 30)
+    writer = IndexFileBuilder(5, 30)
     for i in range(25):
         writer.put(f"Orders#{i % 7}", 100 * i, T0 + 700 * i)
-    content = bytearray(writer.content())
+    content = bytearray(writer.to_bytes())
     for _ in range(data.draw(st.integers(0, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path = tmp_path_factory.mktemp("index") / "20231114221320456"
@@ -422,7 +420,7 @@ def test_find_gives_every_message_under_all_of_its_keys(golden: Golden, name: st
                 row.get("storedTopic", row["topic"]),
                 row.get("outerProperties", row["properties"]),
             )
-            for key in message_index_keys(topic, properties, tags=name != "basic-4.9.7"):
+            for key in index_keys_of(topic, properties, tag_keys=name != "basic-4.9.7"):
                 text = key.removeprefix(topic + "#")
                 wanted.setdefault((topic, text, None), set()).add(row["physicalOffset"])
         assert wanted
@@ -447,7 +445,7 @@ def test_find_in_a_window_misses_nothing(
     the same.
     """
     end = None if length is None else (begin or T0) + length
-    writer = IndexWriter(3, 8)
+    writer = IndexBuilder(3, 8)
     time, written = T0, []
     for i, (key, step) in enumerate(puts):
         time += step
@@ -485,7 +483,7 @@ PROPERTIES = st.fixed_dictionaries(
 
 
 def _expected_hashes(topic: str, properties: Properties, tags: bool) -> list[int]:
-    hashes = [java_string_hash(key) for key in message_index_keys(topic, properties, tags=tags)]
+    hashes = [java_hash(key) for key in index_keys_of(topic, properties, tag_keys=tags)]
     return [0 if value == -(2**31) else abs(value) for value in hashes]
 
 
@@ -524,7 +522,7 @@ def test_key_hashes_of_slices_of_one_topic_and_of_a_hash_without_absolute_value(
     keys = pa.array(["x", None, "aXA4ptp  k2", "y"]).slice(1, 2)
     nothing = pa.array(["a", None, None, "b"]).slice(1, 2)
     hashes, index = index_key_hashes(pa.array(["TopicTest"] * 2), nothing, keys, nothing)
-    assert (hashes.tolist(), index.tolist()) == ([0, java_string_hash("TopicTest#k2")], [1, 1])
+    assert (hashes.tolist(), index.tolist()) == ([0, java_hash("TopicTest#k2")], [1, 1])
 
 
 def test_key_hashes_of_a_null_that_covers_bytes() -> None:
@@ -535,4 +533,4 @@ def test_key_hashes_of_a_null_that_covers_bytes() -> None:
     )
     hashes, index = index_key_hashes(pa.array(["T", "T"]), raw, raw, raw)
     assert index.tolist() == [1, 1, 1]
-    assert hashes.tolist() == [java_string_hash(key) for key in ("T#c", "T#c", "T#T#c")]
+    assert hashes.tolist() == [java_hash(key) for key in ("T#c", "T#c", "T#T#c")]

@@ -40,8 +40,8 @@ from tests.support import goldens
 from tests.support.failing_writer import Failure, install
 from tests.support.fixtures import Golden
 from tests.support.fork_server import ForkServer
-from tests.support.index_writer import IndexWriter, message_index_keys
 from tests.support.kills import count_changes, killed_stores
+from tests.support.oracle import IndexBuilder, index_keys_of
 
 T0 = 1_700_000_000_000
 UTC = datetime.UTC
@@ -106,13 +106,13 @@ def _batch(messages: Sequence[Message], *, tags: bool = True) -> IndexBatch:
 
 
 def _written(messages: Sequence[Message], geometry: IndexGeometry, *, tags: bool = True) -> list[bytes]:
-    writer = IndexWriter(geometry.hash_slot_num, geometry.index_num)
+    writer = IndexBuilder(geometry.hash_slot_num, geometry.index_num)
     for topic, properties, offset, timestamp in messages:
-        writer.put_message(message_index_keys(topic, properties, tags=tags), offset, timestamp)
+        writer.put_message(index_keys_of(topic, properties, tags), offset, timestamp)
     # The scalar writer leaves an empty file as IndexFile makes it; IndexFile.flush then puts the 1 of memory
     # into its index count.
     return [
-        file.content() if file.units else file.header()[:36] + b"\0\0\0\1" + file.content()[40:]
+        file.to_bytes() if file.units else file.header()[:36] + b"\0\0\0\1" + file.to_bytes()[40:]
         for file in writer.files
     ]
 

@@ -29,7 +29,7 @@ from store_format.metadata.timer_metrics import merge_timer_metrics, write_timer
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.fixtures import Golden
-from tests.support.index_writer import java_string_hash
+from tests.support.oracle import java_hash
 
 VECTOR = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["timer"]
 FILE_SIZE = 1024  # as in the vector: 19 units and a blank of 36 bytes
@@ -99,7 +99,7 @@ def test_every_unit_is_a_message_of_the_timer_topic(golden: Golden, name: str) -
     assert start == 0
     assert units["physical_offset"].tolist() == [row["physicalOffset"] for row in rows]
     assert units["message_size"].tolist() == [row["storeSize"] for row in rows]
-    assert units["topic_hash"].tolist() == [java_string_hash(row["properties"]["REAL_TOPIC"]) for row in rows]
+    assert units["topic_hash"].tolist() == [java_hash(row["properties"]["REAL_TOPIC"]) for row in rows]
 
     wheel = TimerWheel.newest(Opened(str(store)))
     assert wheel is not None
