@@ -68,10 +68,15 @@ class QueueChange:
 
 
 def change_of(
-    queue: ComparedQueue, log: CommitLog, log_stop: int, compared: Mapping[QueueKey, ComparedQueue]
+    queue: ComparedQueue,
+    log: CommitLog,
+    log_stop: int,
+    compared: Mapping[QueueKey, ComparedQueue],
+    own: Mapping[int, tuple[QueueKey, int]],
 ) -> QueueChange | None:
     """What has to be changed in the files of the queue, one of those that were `compared` with the log, which
-    ends at `log_stop`. None without a difference.
+    ends at `log_stop`. None without a difference. The entries that show that a message is damaged stay: `own`
+    is that of `Contradictions`.
 
     Raises the StoreError of files that cannot be read.
     """
@@ -83,14 +88,15 @@ def change_of(
         return _whole(queue, "replace", stored.misfit)
     if not stored.files:
         return _whole(queue, "create", "no file")
+    valid = 0
     if stored.is_batch:
         _, valid, end = _batch_units(stored, log.min_offset, log_stop)
         is_beginning = all(each.kind == "missing" and each.first >= end for each in queue.differences)
         beyond = valid - queue.equal
-        is_other = beyond and (queue.differences or beyond != _batch_records(stored, log, log_stop))
+        is_other = beyond and beyond != _batch_records(stored, log, log_stop, own)
         if is_other or not is_beginning:
             return _whole(queue, "replace", "entries differ from the messages in the log")
-    cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared)
+    cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared, own)
     more = f"{extra} entries behind its end lead to other messages, and are removed" if extra else ""
     if not queue.differences or _are_holes(queue, log):
         return QueueChange(queue.key, False, "cut", cut, extra, 0, more, cut) if cut is not None else None
@@ -108,7 +114,7 @@ def change_of(
         queue.key,
         stored.is_batch,
         "complete" if is_tail else "correct",
-        queue.equal if stored.is_batch else queue.differences[0].first,
+        valid if stored.is_batch else queue.differences[0].first,
         sum(each.entries for each in queue.differences),
         sum(each.by_broker for each in queue.differences),
         reason,
@@ -129,7 +135,10 @@ def _are_holes(queue: ComparedQueue, log: CommitLog) -> bool:
 
 
 def _behind_end(
-    queue: ComparedQueue, log: CommitLog, compared: Mapping[QueueKey, ComparedQueue]
+    queue: ComparedQueue,
+    log: CommitLog,
+    compared: Mapping[QueueKey, ComparedQueue],
+    own: Mapping[int, tuple[QueueKey, int]],
 ) -> tuple[int | None, int]:
     """From which unit on the entries behind the queue's last message lead to other messages, and
     how many.
@@ -148,6 +157,7 @@ def _behind_end(
             physical = int(units["physical_offset"][row])
             places = LogEntries(log).places_at(physical)
             is_filed = places and all(_is_filed(compared.get(key)) for key, _ in places)
+            is_filed = is_filed and own.get(physical) != (queue.key, low + row)
             if physical < log.min_offset or (is_filed and (queue.key, low + row) not in places):
                 first, count = low + row if first is None else first, count + 1
             else:
@@ -182,14 +192,20 @@ def _batch_units(stored: StoredQueue, log_start: int, log_stop: int) -> tuple[in
     return expired, valid, end
 
 
-def _batch_records(stored: StoredQueue, log: CommitLog, log_stop: int) -> int:
-    """How many entries lead to a `shown_record`, which is damaged, and which a broker hands out."""
+def _batch_records(
+    stored: StoredQueue, log: CommitLog, log_stop: int, own: Mapping[int, tuple[QueueKey, int]]
+) -> int:
+    """How many entries lead to their `own` damaged messages, or to a `shown_record`, which is damaged, and
+    which a broker hands out.
+    """
     count, key = 0, (stored.topic, stored.queue_id)
     for low, high in stored.chunks(stored.first, stored.stop):
         units = stored.read(low, high)
         units = units[valid_batch_units(units) & (units["physical_offset"] < log_stop)]
         for base, *place in units[["base_offset", "physical_offset", "size"]].tolist():
-            if LogEntries(log).message_at(place[0]) is None:
+            if own.get(place[0]) == (key, base):
+                count += 1
+            elif LogEntries(log).message_at(place[0]) is None:
                 count += (
                     LogEntries(log).shown_record(key, base, (place[0], place[1]), claims=True) is not None
                 )
@@ -237,7 +253,9 @@ class QueuesAside:
         stored = StoredQueue.list_in(opened, queue.key, aside.file_size, is_batch=aside.is_batch)
         if stored.is_batch:
             expired, valid, _ = _batch_units(stored, *log_range)
-            _copy(opened, aside, stored, valid, stop, files, shift=stored.first + expired)
+            beyond = valid - queue.equal  # entries of damaged messages
+            shift = stored.first + expired + beyond
+            _copy(opened, aside, stored, queue.equal, stop, files, shift=shift)
             return
 
         def differs(wanted: NDArray[np.void], start: int) -> NDArray[np.bool_]:

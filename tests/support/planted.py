@@ -213,6 +213,13 @@ PLANTED = (
         ("tests/store_format/commit/test_append_crash.py::test_killed_at_each_change",),
     ),
     Planted(
+        "The entry behind its queue's end that shows that a message is damaged stays.",
+        "store_format/commit/queue_changes.py",
+        "own.get(physical) != (queue.key, low + row)",
+        "own.get(physical) != (queue.key, row)",
+        ("tests/store_format/commit/test_queue_changes.py",),
+    ),
+    Planted(
         "Retention keeps a file for its whole time: it is expired when that is over.",
         "store_format/commit/expiry.py",
         "now_ms < modified + reserved_ms",
