@@ -62,7 +62,8 @@ class WriterEnd(NamedTuple):
     """The physical offset of the next unit, and of the last unit the offset and the store time (ms).
 
     Both are -1 in a log without a unit. `is_ours`: a commit wrote the last unit, with its queue entry.
-    `doubtful`: queues may lack entries of messages behind this physical offset.
+    `doubtful`: queues may lack entries of messages behind this physical offset. `filed` is the physical
+    offset of the last message with an entry in any simple queue, -1 if that is not known.
     """
 
     offset: int
@@ -70,6 +71,7 @@ class WriterEnd(NamedTuple):
     last_offset: int = -1
     is_ours: bool = False
     doubtful: int = OFFSET_MAX
+    filed: int = -1
 
 
 def ends_with_commit(held: LockedStore) -> bool:
@@ -131,7 +133,9 @@ def _cut(held: LockedStore) -> WriterEnd:
         recovery.compared = found.compared
     cut_behind_end(recovery, held.files)
     last = end.last_unit_offset
-    return WriterEnd(end.offset, log.store_timestamp_at(last), last, doubtful=doubtful)
+    simple = (each.last_physical_offset for each in recovery.queues if each.kind == "simple")
+    last_filed = max(simple, default=-1)
+    return WriterEnd(end.offset, log.store_timestamp_at(last), last, doubtful=doubtful, filed=last_filed)
 
 
 def _leads_behind(queue: QueueBounds, log_stop: int) -> bool:
@@ -335,7 +339,8 @@ def _doubtful_from(
     if not end.is_ours and end.last_offset >= first:
         starts.append(end.last_offset)  # also of a queue that is not written to
         starts += _short_of_ledger(held, end)
-    filed = max((each.bounds.last_physical_offset for each in looked.values() if each.bounds), default=-1)
+    written = (each.bounds.last_physical_offset for each in looked.values() if each.bounds)
+    filed = max(end.filed, *written, -1)
     # all that shows lost entries
     if filed != end.last_offset and QueueProofs(held.opened, held.log).lacks_entry(end.last_offset, filed):
         starts.append(_message_from(held.log, max(end.offset - QueueProofs.TAIL_SIZE, first), end.offset))

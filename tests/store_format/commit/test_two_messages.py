@@ -112,6 +112,15 @@ def test_messages_without_entries_before_one_that_needs_none(
     assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[:4]]
 
 
+def test_a_write_to_another_queue_hides_no_messages_without_entries(tmp_path: Path) -> None:
+    """Its message is behind the last one of the log, which alone showed that entries are missing."""
+    root = made(tmp_path / "store", "A A A? A? A@0?").write()
+    served = bodies(root, "A")
+    write(root, numbered_rows(0, 1, "New"))
+    assert bodies(root, "A") == served
+    assert len(served) == 4
+
+
 def test_a_write_to_their_queue_completes_another_one(tmp_path: Path) -> None:
     """Two messages at the end of the log need no entry, and show that entries before them are missing. A
     write puts messages behind them.
