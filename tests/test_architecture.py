@@ -64,13 +64,14 @@ ONE_ROOM = {
     "llvmlite": "store_format.kernels",
 }
 
-# Modules that open, map or list files: the room of store files, what an export writes, and the two that
-# compile and keep kernels.
+# Modules that open, map or list files: the room of store files, what an export writes, and those that compile
+# and keep kernels.
 FILE_ROOM = "store_format/files/"
 ALSO_FILES = {
     "rmq_spark/cli/output_file.py",
-    "store_format/kernels/jit.py",
     "store_format/kernels/cache_directory.py",
+    "store_format/kernels/compile.py",
+    "store_format/kernels/objects.py",
 }
 
 DOOR = "rmq_spark.broker"

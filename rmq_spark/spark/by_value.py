@@ -1,8 +1,8 @@
 """A form of the data source that carries the source text of `rmq_spark` and `store_format` with every query.
 
-It serves clusters whose workers have numpy and pyarrow, but not this project. About 420 kB of compressed text
+It serves clusters whose workers have numpy and pyarrow, but not this project. About 435 kB of compressed text
 travel with the pickled data source, and a worker imports the packages from that text. It has the modules that
-the data source can import, without their docstrings and comments.
+the data source can import, without their docstrings and comments, but for the modules of the kernels.
 
 Two shorter ways do not work:
 
@@ -29,6 +29,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
+
+from store_format import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,12 +153,14 @@ def _make_carried(install: Callable[[], None]) -> Callable[[Any], Any]:
 def packed_sources() -> bytes:
     """What `_make_install` takes: the modules that the data source can import, compressed."""
     sources, needed, found = _sources(), ["rmq_spark.spark.data_source"], {}
+    as_it_is = kernels.source_modules()  # so that kernels of an archive are those of this code
     while needed:
         name = needed.pop()
         if name in sources and name not in found and not name.startswith(_OF_USERS):
             tree = ast.parse(sources[name][0])
             needed += [name.rpartition(".")[0], *_imports(tree)]
-            found[name] = _without_docstrings(tree), sources[name][1]
+            text = sources[name][0] if name in as_it_is else _without_docstrings(tree)
+            found[name] = text, sources[name][1]
     # of text, bytes have no alignment (pb), and longer matches are worth a search
     how = {"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 4, "lp": 0, "pb": 0, "nice_len": 273, "depth": 1000}
     return lzma.compress(json.dumps(dict(sorted(found.items()))).encode(), filters=[how])

@@ -76,7 +76,7 @@ def gather_ranges(
     A negative length gives null. The sum of the lengths must be below 2 GiB; callers cut batches long before.
     """
     count, kind = len(starts), kind or pa.binary()
-    if not kernels.worth(0):
+    if not kernels.ready():
         pairs = zip(starts.tolist(), lengths.tolist(), strict=True)
         return array_of([None if size < 0 else buffer[at : at + size].tobytes() for at, size in pairs], kind)
     total = int(np.maximum(lengths, 0).sum())
@@ -106,7 +106,7 @@ def array_of(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
 
 def distinct_values(array: pa.BinaryArray) -> tuple[list[bytes], NDArray[np.int32]]:
     """Returns the distinct values of an array without nulls, by first occurrence, and the index of each."""
-    if len(array) and kernels.worth(0):
+    if len(array) and kernels.ready():
         coded = array.dictionary_encode()
         return coded.dictionary.to_pylist(), np.frombuffer(coded.indices.buffers()[1], np.int32)
     numbers: dict[bytes, int] = {}

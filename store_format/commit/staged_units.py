@@ -317,7 +317,7 @@ class QueueCounter:
     def take(self, queue: NDArray[np.int32]) -> NDArray[np.int64]:
         """The queue offset of each message, by its queue number; 0 for a message in no queue."""
         offsets = np.empty(len(queue), np.int64)
-        if kernels.worth(len(queue)):
+        if kernels.ready(len(queue)):
             kernels.patch.take_offsets(queue, self.next, offsets)
             return offsets
         for i, number in enumerate(queue.tolist()):

@@ -286,10 +286,10 @@ class Walk:
         """(The units that lie wholly in the next window, up to the first bad one; whether none is bad)."""
         buffer = view.window(position, min(position + window_size, stop + _LAST_UNIT_SIZE, file.size))
         numbers = np.empty((2, len(buffer) // MESSAGE_SIZE_MIN + 1), np.int64)
-        follow = kernels.walk.follow if kernels.worth(0) else _follow
+        follow = kernels.walk.follow if kernels.ready() else _follow
         physical = file.start + position
         count, wrong = follow(buffer, stop - position, position, physical, self._verify_crc, *numbers)
-        kernels.worth(count, only_checked=True)
+        kernels.ready(count)
         if not count:
             return None, False
         return UnitRun(file, numbers[0, :count], numbers[1, :count], buffer, position), not wrong

@@ -463,7 +463,7 @@ class Dispatch:
 
     def add(self, refs: UnitRefs) -> None:
         """Adds the entries of units. A message whose queue or offset is impossible adds none."""
-        if kernels.worth(len(refs), only_checked=self._places_only):
+        if kernels.ready(len(refs)):
             self._table = self._table or QueueTable(self._rules)
             entries, odd = self._table.entries(refs)
             if len(entries):

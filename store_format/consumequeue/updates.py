@@ -112,7 +112,7 @@ def cq_updates(ends: Sequence[QueueEnd], batch: CqBatch) -> list[CqUpdate]:
     append other messages at wrong places. Raises CorruptStoreError with the queue and the byte for an offset
     that does not, and OptionError for a file size that is no multiple of a unit.
     """
-    units, runs = _group(batch, len(ends)) if kernels.worth(len(batch.sizes)) else _sort(batch)
+    units, runs = _group(batch, len(ends)) if kernels.ready(len(batch.sizes)) else _sort(batch)
     for run in runs:
         _check_run(ends[run.queue], run)
     if units is None:

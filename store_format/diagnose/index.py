@@ -199,7 +199,7 @@ def _wrong_in(
     refs: UnitRefs, part: NDArray[np.void], rows: NDArray[np.int64], message: NDArray[np.int64]
 ) -> Iterator[tuple[int, bool, str, str]]:
     """`_wrong_units` among units whose messages are in `refs`: that of rows[i] has the number message[i]."""
-    if kernels.worth(len(rows)):
+    if kernels.ready(len(rows)):
         hashes, doubtful = np.empty(_KEYS_MAX, np.int32), np.empty(len(rows), np.int64)
         count = kernels.dispatch.doubtful_keys(
             part.view(np.uint8), rows, message, refs.buffer, refs.positions, refs.sizes, hashes, doubtful

@@ -223,7 +223,7 @@ def _put(
     begin = header.begin_timestamp, header.begin_physical_offset
     if number <= 1:
         begin = first
-    insert = _insert if kernels.worth(len(units)) else _insert_one_by_one
+    insert = _insert if kernels.ready(len(units)) else _insert_one_by_one
     taken = insert(file.slots, geometry.hash_slot_num, units, number, entries, begin[0])
     if number <= 1:
         # The first unit of a rolled file counts from the end of the file before: the header takes the unit's
@@ -512,7 +512,7 @@ def index_key_hashes(
     assert {len(codes), *(len(ends) - 1 for _, ends in batch.texts)} == {count}
     assert len(batch.skipped) in (1, count)
     ends = np.zeros(count + 1, np.int64)
-    if not kernels.worth(count):
+    if not kernels.ready(count):
         each = [batch.hashes_of(i) for i in range(count)]
         np.cumsum([len(hashes) for hashes in each], out=ends[1:])
         hashes = np.fromiter(chain.from_iterable(each), np.int32, int(ends[-1]))
@@ -582,7 +582,7 @@ def unit_key_hashes(units: Units, *, tag_keys: bool = True) -> _Hashes:
 
 def index_batch(refs: UnitRefs, *, tag_keys: bool = True) -> IndexBatch:
     """Returns the index entries of the messages at `refs`, except those of rolled back messages."""
-    if not kernels.worth(len(refs)):
+    if not kernels.ready(len(refs)):
         units, _ = locate(refs, verify_crc=False)
         units = units.select((units.sys_flag & sysflag.TRANSACTION_MASK) != sysflag.TRANSACTION_ROLLBACK)
         times = units.integers("store_timestamp").astype(np.int64)

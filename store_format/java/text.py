@@ -84,7 +84,7 @@ def tags_code_many(tags: pa.Array) -> NDArray[np.int64]:
 
 def java_hash_many(strings: pa.Array) -> NDArray[np.int32]:
     """Returns `java_hash` of each element of a (large) string array or binary array of UTF-8; 0 for null."""
-    if not kernels.worth(len(strings)):
+    if not kernels.ready(len(strings)):
         data, ends = flat_bytes(strings)
         texts = (decode_utf8(data[start:stop].tobytes()) for start, stop in pairwise(ends.tolist()))
         found = np.fromiter(map(java_hash, texts), np.int32, len(strings))

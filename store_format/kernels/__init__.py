@@ -1,27 +1,27 @@
 """Compiled loops over byte buffers: offsets and lengths in, arrays out. No files, no store, no Arrow.
 
-The only room that imports numba, which takes a third of a second. A module here is imported, and numba with
-it, at its first use as an attribute:
+Callers import the room and no module of it, and ask before each batch whether the loops are there:
 
     from store_format import kernels
-    kernels.crc32.crc32_into(data, starts, lengths, crcs)
+    if kernels.ready(len(starts)):
+        kernels.crc32.crc32_into(data, starts, lengths, crcs)
 
-So callers import the room, never a module of it.
+Each loop has a plain form at its caller, with equal results. One process of an installation compiles the
+loops, and keeps them as object files that the others load (`objects`). Nobody waits for that.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-import pkgutil
-import sys
-from typing import TYPE_CHECKING
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from store_format.kernels.cache_directory import are_kept
+from store_format.kernels.cache_directory import CHECKED, sources_of
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
+    from store_format.kernels import compile as compile
     from store_format.kernels import crc32 as crc32
     from store_format.kernels import dispatch as dispatch
     from store_format.kernels import encode as encode
@@ -32,55 +32,90 @@ if TYPE_CHECKING:
     from store_format.kernels import queue_entries as queue_entries
     from store_format.kernels import search as search
     from store_format.kernels import strings as strings
+    from store_format.kernels import units as units
     from store_format.kernels import walk as walk
 
 _log = logging.getLogger(__name__)
 
-_WORTH_ROWS = 8192  # checked or read one by one in about 100 ms
-_WORTH_BATCH = 2048  # so large a batch is rarely the last
-_WORTH_COMPILING = 100_000  # read by plain code in 1.5 s; to compile all kernels takes 10 to 16 s
-_CHECKS_OF_A_READ = 3  # plain code takes 5 us to check a message and 15 us to read its columns
+MODULES = (
+    *("crc32", "dispatch", "encode", "hashes", "index_entries", "patch", "properties", "queue_entries"),
+    *("search", "strings", "units", "walk"),
+)
+# A message counts each time that it is walked, checked or read, which takes plain code 5 to 15 us.
+_LOAD_ROWS = 12_000  # in some 60 ms, the time that loading takes
+_COMPILE_ROWS = 300_000  # 100,000 messages
 
-_rows = 0.0
+_rows = 0
+_loaded: dict[str, SimpleNamespace] = {}
+_lock = threading.Lock()
+_is_refused = False  # loaded kernels failed, or nobody can compile them
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    try:
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") or name not in MODULES:
+        raise AttributeError(f"no kernels of the name {name}")
+    if CHECKED:  # numba's own way: it raises IndexError where a kernel leaves its arrays
         return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{__name__}.{name}":
-            raise
-        raise AttributeError(f"no kernels of the name {name}") from error
+    if name not in _loaded:
+        load()
+    return _loaded[name]
 
 
-def worth(rows: int, *, only_checked: bool = False) -> bool:
-    """Returns whether `rows` more messages are worth the kernels, which take a third of a second to load.
+def ready(rows: int = 0) -> bool:
+    """Whether the kernels can be called now. If not, the caller does `rows` messages with its plain code.
 
-    With `only_checked` the messages are walked or checked and not read, which costs a third.
-
-    True once numba is loaded in this process, for a large batch, and once the rows of all calls add up to
-    some thousands: a command that opens a store of 2,000 messages, which are walked, checked and read, needs
-    no numba. Fewer messages take the plain code that handles one message, with equal results. If no process
-    has compiled the kernels yet, ten times as many do, and one line of the log says what happens then.
+    A process that handles a few messages never loads them. They are looked for at each batch until they are
+    there, and the first process that has read 100,000 messages without them has them compiled, in a process
+    of its own.
     """
     global _rows
-    if "numba" in sys.modules:
+    if _loaded or CHECKED:
         return True
-    cost = rows / _CHECKS_OF_A_READ if only_checked else rows
-    _rows += cost
-    if _rows < _WORTH_ROWS and cost < _WORTH_BATCH:
-        return False
-    if are_kept():
-        return True
-    if _rows < _WORTH_COMPILING:
-        return False
-    _log.warning("compiling the loops that read messages: once for this installation, some 15 s of CPU")
-    return True
+    _rows += rows
+    return _rows >= _LOAD_ROWS and not _is_refused and _look()
+
+
+def _look() -> bool:
+    from store_format.kernels import objects
+
+    global _is_refused
+    with _lock:
+        if _loaded:
+            return True
+        try:
+            kept = objects.find(MODULES)
+            if kept is not None:
+                _loaded.update(objects.load(kept))
+            elif _rows >= _COMPILE_ROWS:
+                objects.start_compiling(MODULES)
+        except Exception as error:  # plain code reads everything, too
+            _is_refused = True
+            _log.warning("the compiled loops are not used, and reading takes ten times as long: %s", error)
+    return bool(_loaded)
+
+
+def source_modules() -> frozenset[str]:
+    """The names of the modules whose source decides about the compiled kernels."""
+    return frozenset(sources_of("compile", *MODULES) or ())
 
 
 def load() -> None:
-    """Loads all kernels, and compiles and keeps those that no process has compiled yet (docs/deploy.md)."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    """Loads all kernels; compiles and keeps them first if no process has (docs/deploy.md).
+
+    Raises KernelError if they cannot be compiled, or kept.
+    """
+    from store_format.kernels import objects
+
+    if CHECKED:
+        for name in MODULES:
+            importlib.import_module(f"{__name__}.{name}")
+        return
+    with _lock:
+        if not _loaded:
+            kept = objects.find(MODULES)
+            if kept is None:
+                objects.compile_now(MODULES)
+                kept = objects.find(MODULES)
+            if kept is None:
+                raise objects.KernelError("the compiled kernels that were kept just now cannot be read")
+            _loaded.update(objects.load(kept))

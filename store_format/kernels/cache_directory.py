@@ -1,8 +1,8 @@
 """Which directories may keep compiled kernels, so that a process loads them instead of compiling them again.
 
-A compiled kernel is machine code in a pickle: who can write it runs code in our processes. A directory is
+A compiled kernel is machine code: who can write it runs code in our processes. A directory is
 trusted if it and every directory above it belong to this user or to root, and no one else can write there;
-a sticky directory such as /tmp may lie above. No numba here: `rmqlog doctor` asks without loading it.
+a sticky directory such as /tmp may lie above.
 """
 
 from __future__ import annotations
@@ -42,19 +42,9 @@ class Places:
 
 
 @cache
-def places_of_kernels(checked: bool = CHECKED) -> Places:
+def places_of_kernels() -> Places:
     """Returns `find_places` for the kernels of this package."""
-    return find_places(_directory_of_source(), checked)
-
-
-@cache
-def are_kept() -> bool:
-    """Returns whether a process has kept kernels of this source.
-
-    Only numba can tell whether they are for this processor: if not, they are compiled again.
-    """
-    name = f"walk.follow-{source_digest(f'{__package__}.walk')}-*.kernel"
-    return any(next(place.glob(name), None) is not None for place in places_of_kernels().read)
+    return find_places(_directory_of_source())
 
 
 def _directory_of_source() -> Path | None:
@@ -64,17 +54,17 @@ def _directory_of_source() -> Path | None:
     return origin.parent if origin is not None and origin.is_file() else None
 
 
-def find_places(beside_source: Path | None, checked: bool) -> Places:
+def find_places(beside_source: Path | None) -> Places:
     """Returns the directories that may keep kernels, in the order in which they are tried.
 
     $NUMBA_CACHE_DIR, then `__pycache__` beside the source (`beside_source`, None for source that came in an
-    archive or with a query), then $XDG_CACHE_HOME or ~/.cache. `checked` kernels have directories apart.
+    archive or with a query), then $XDG_CACHE_HOME or ~/.cache.
     """
     read: list[Path] = []
     refused: list[str] = []
     write = None
     for place, parts in _candidates(beside_source):
-        directory = Path(os.path.realpath(place)).joinpath(*parts, *(("checked",) if checked else ()))
+        directory = Path(os.path.realpath(place)).joinpath(*parts)
         reason = _distrust(directory)
         if reason is None:
             read.append(directory)
@@ -139,27 +129,42 @@ def _make(directory: Path, mode: int) -> str | None:
 
 @cache
 def source_digest(module: str) -> str:
-    """Returns the digest of a module's source and of all modules of `store_format` that it imports.
+    """Returns the digest of the source of a module of this room and of all that it imports of `store_format`.
 
     Their constants and parts are compiled into the kernel. Without a source, which some archives leave out,
     the digest is one that no other process has.
     """
+    sources = sources_of(module)
+    if sources is None:
+        return secrets.token_hex(_NAME_DIGITS // 2)
+    return hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()[:_NAME_DIGITS]
+
+
+def sources_of(*modules: str) -> dict[str, str] | None:
+    """The sources of modules of this room and of all that they import of `store_format`.
+
+    None if one has no source.
+    """
     seen: dict[str, str] = {}
-    waiting = [module]
+    waiting = [f"{__package__}.{module}" for module in modules]
     while waiting:
         name = waiting.pop()
         if name in seen:
             continue
-        spec = importlib.util.find_spec(name)
-        loader: Any = (
-            spec.loader if spec is not None else None
-        )  # of a file, a zip, or rmq_spark.spark.by_value
-        source = loader.get_source(name) if hasattr(loader, "get_source") else None
-        if source is None:
-            return secrets.token_hex(_NAME_DIGITS // 2)
-        seen[name] = source
-        waiting += _imported(source)
-    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:_NAME_DIGITS]
+        found = _source(name)
+        if found is None:
+            return None
+        seen[name] = found
+        waiting += _imported(found)
+    return seen
+
+
+@cache
+def _source(module: str) -> str | None:
+    spec = importlib.util.find_spec(module)
+    # of a file, a zip, or rmq_spark.spark.by_value
+    loader: Any = spec.loader if spec is not None else None
+    return loader.get_source(module) if hasattr(loader, "get_source") else None
 
 
 def _imported(source: str) -> Iterator[str]:

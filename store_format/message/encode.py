@@ -64,7 +64,7 @@ _V16 = np.dtype("V16")
 
 def _range_crcs(data: NDArray[np.uint8], starts: _Ints, stops: _Ints) -> _Ints:
     """Returns the CRC of data[start:stop] for each pair."""
-    if not kernels.worth(len(starts)):
+    if not kernels.ready(len(starts)):
         view, pairs = data.data, zip(starts.tolist(), stops.tolist(), strict=True)
         return np.array([crc32(view[start:stop]) for start, stop in pairs], np.int64) & CRC_MASK
     crcs = np.empty(len(starts), np.int64)
@@ -186,7 +186,7 @@ def assign(
 ) -> None:
     """Writes offsets and store times into `units`, whose data is writable, then computes CRC properties."""
     columns = [np.ascontiguousarray(each) for each in (physical_offset, queue_offset, store_timestamp)]
-    if kernels.worth(len(units)):
+    if kernels.ready(len(units)):
         done = kernels.patch.assign(units.data, units.offsets, *columns)
         assert done == len(units), f"unit {done} has no room for its head"
     else:
@@ -360,7 +360,7 @@ class _UnitParts:
         """Returns (the units end to end, the place of each and the end of the last)."""
         places = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.sizes, out=places[1:])
-        if not kernels.worth(len(self)):
+        if not kernels.ready(len(self)):
             return np.frombuffer(bytearray(b"".join(self._one_by_one())), np.uint8), places
         pieces = self._topics.pieces
         data = new_array(int(places[-1]) + _PADDING, np.uint8)

@@ -207,7 +207,7 @@ class Units:
         kind, offsets = MESSAGE_HEADS[0][name], _OFFSETS[name]
         buffer, positions = self.refs.buffer, self.refs.positions
         native = kind.newbyteorder("=")
-        if not kernels.worth(0):
+        if not kernels.ready():
             return gather_units(buffer, positions + offsets[head_variant(self.sys_flag)], kind).astype(native)
         wide = kind.itemsize == 8
         values = np.empty(len(self), np.int64 if wide else np.int32)
@@ -279,7 +279,7 @@ def locate(refs: UnitRefs, *, verify_crc: bool) -> tuple[Units, list[BadUnit]]:
 def _find_parts(refs: UnitRefs, verify_crc: bool) -> PartArrays:
     found = PartArrays.of(len(refs))
     outputs = [getattr(found, name) for name in PartArrays.__slots__]
-    if kernels.worth(len(refs), only_checked=not verify_crc):
+    if kernels.ready(len(refs)):
         kernels.units.locate(
             refs.buffer,
             refs.positions,

@@ -102,7 +102,7 @@ class PropertyTable:
     def __init__(self, raw: pa.BinaryArray) -> None:
         """`raw`: the stored properties strings, one per message, none null."""
         offsets, data = mapped_array(raw)
-        kernels.worth(len(raw))
+        kernels.ready(len(raw))
         self._set(data, offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64))
 
     @classmethod
@@ -117,7 +117,7 @@ class PropertyTable:
         self._places: dict[str, _Places] = {}
         self._maps: pa.MapArray | None = None
         self._rows: list[dict[str, str]] | None = None
-        if not kernels.worth(0):
+        if not kernels.ready():
             self._rows = [decode_properties(raw) for raw in self._raw()]
 
     def _raw(self) -> list[bytes]:

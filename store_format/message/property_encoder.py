@@ -68,7 +68,7 @@ def encode_property_columns(
     counts = {len(maps.counts), *(len(each.ends) - 1 for each in given.values() if not each.is_constant)}
     if counts - {count}:  # the kernel relies on them
         raise ValueError(f"expected properties of {count} messages, found {sorted(counts)}")
-    if not kernels.worth(count):
+    if not kernels.ready(count):
         return pa.array(_strings_one_by_one(maps, entries, given, count, capacity), _KIND)
     return _strings(maps, entries, given, capacity)
 

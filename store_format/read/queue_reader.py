@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueSlice
 from store_format.consumequeue.units import FiledQueue, is_ext_address, resolve_tags_codes
@@ -58,8 +57,6 @@ _BATCH_SIZES = ((2 << 20, 1 << 20), (4 << 20, 4096), (8 << 20, 512))
 _ROW_BYTES_WITHOUT_CONTENT = 256
 _WITHOUT_CONTENT_SHIFT = 5
 _READ_SIZE = 16 << 20  # bytes of the log that are read for a batch: bodies are looked at for their CRC
-# The first rows of a process, which plain code makes before the kernels are loaded: `take` waits for no more.
-_FIRST_ROWS = 1024
 _CONTENT = frozenset({"body", "rawBody", "properties"})
 
 _Ints = NDArray[np.int64]
@@ -368,7 +365,7 @@ class QueueReader:
         topic_of_piece = np.array([ranks[piece.topic] for piece in pieces], np.int32)
         queue_of_piece = np.array([piece.queue_id for piece in pieces], np.int32)
         light = tuple(is_light_queue(name) for name in names)
-        parts = [entries.select(slice(*cut)) for cut in self._batches(entries)]
+        parts = [entries.select(slice(*cut)) for cut in self._cuts(entries)]
         for part, window in zip(parts, self._windows(file, parts), strict=False):
             topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
             identity = Identity(
@@ -440,15 +437,6 @@ class QueueReader:
             )
             for unit in bad:
                 yield _corrupt_row(refs, unit, self.decode_options.names, self.broker_name)
-
-    def _batches(self, entries: Entries) -> Iterator[tuple[int, int]]:
-        """`_cuts`, but a process begins with few rows at a time."""
-        start, total = 0, len(entries)
-        while start < total:
-            stop = total if kernels.worth(0) else min(start + _FIRST_ROWS, total)
-            part = entries.select(slice(start, stop))
-            yield from ((start + low, start + high) for low, high in self._cuts(part))
-            start = stop
 
     def _cuts(self, entries: Entries) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, more where that is few rows (`_BATCH_SIZES`), at least one row."""

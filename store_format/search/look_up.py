@@ -521,7 +521,7 @@ class KeySearch:
         """
         rows, key = np.arange(len(run.positions)), self.key
         # malformed bytes decode to U+FFFD
-        if run.buffer is None or "\ufffd" in key or not kernels.worth(0):
+        if run.buffer is None or "\ufffd" in key or not kernels.ready():
             return rows
         starts, offset = run.positions - run.buffer_start, run.file.start + run.buffer_start
         word = np.frombuffer(key.encode(), np.uint8)

@@ -94,7 +94,7 @@ def write(root: Path, failure: Failure, first: int, count: int, number: int = 1,
     if "beside" in mode:
         cut_small(setattr)
     if "kernels" in mode:
-        assert kernels.worth(1)
+        kernels.load()
     staged = stage(root, numbered("T", first, count), write=f"w{number}", sync=False)
     install(failure)
     options = CommitOptions(sync="async" not in mode, clock=lambda: 1_700_000_200_000)

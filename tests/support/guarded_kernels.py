@@ -11,10 +11,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import mmap
-import pkgutil
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -93,26 +92,26 @@ def _copy(argument: Any, taken: list[_Memory]) -> Any:
     return memory.copy(argument)
 
 
-class _Guarded(ModuleType):
-    """A module of kernels for the callers outside of the room, with every kernel guarded."""
-
-    def __init__(self, module: ModuleType) -> None:
-        super().__init__(module.__name__)
-        for name, value in vars(module).items():
-            kernel = type(value).__name__ == "CPUDispatcher" and bool(value.overloads)
-            setattr(self, name, guarded(f"{module.__name__}.{name}", value) if kernel else value)
-
-
 def guard(*names: str) -> None:
-    """Guards the kernels of these modules of the room, or of all, for callers outside of the room. A module
-    that takes parts from another module still finds them there.
+    """Guards the kernels of these modules of the room, which numba loads, or of all, for callers outside of
+    the room. A module that takes parts from another module still finds them there.
     """
     from store_format import kernels
 
-    for name in names or (module.name for module in pkgutil.iter_modules(kernels.__path__)):
-        module = importlib.import_module(f"{kernels.__name__}.{name}")
-        if any(type(value).__name__ == "CPUDispatcher" for value in vars(module).values()):
-            setattr(kernels, name, _Guarded(module))
+    if not names:
+        kernels.load()
+    for name in names or kernels.MODULES:
+        full = f"{kernels.__name__}.{name}"
+        members = vars(importlib.import_module(full) if names else getattr(kernels, name))
+        is_kernel = {key: _is_kernel(value) for key, value in members.items()}
+        made = {key: guarded(f"{full}.{key}", members[key]) for key, is_one in is_kernel.items() if is_one}
+        setattr(kernels, name, SimpleNamespace(**{**members, **made}))
+
+
+def _is_kernel(value: Any) -> bool:
+    """A compiled function of numba's, or one of an object file."""
+    kind = type(value).__name__
+    return kind == "function" if kind != "CPUDispatcher" else bool(value.overloads)
 
 
 def pytest_configure(config: pytest.Config) -> None:

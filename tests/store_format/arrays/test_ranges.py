@@ -49,7 +49,7 @@ def test_ranges(ranges: list[tuple[int, int]], compiled: bool) -> None:
     starts = np.array([start for start, _ in ranges], np.int64)
     lengths = np.array([stop - start if stop >= start else -1 for start, stop in ranges], np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "worth", lambda rows, **_: compiled)
+        patch.setattr(kernels, "ready", lambda rows=0: compiled)
         found = gather_ranges(BUFFER, starts, lengths)
     found.validate(full=True)
     assert found.type == pa.binary()

@@ -163,7 +163,7 @@ def test_rocksdb_queues_are_refused_with_advice(golden: Golden) -> None:
 
 def test_threads_find_the_entries_of_one_thread(golden: Golden) -> None:
     scan, log = LogScan(), CommitLog.open([str(golden("edge-5.5.0") / "commitlog")], FileCache())
-    assert kernels.worth(1 << 20)  # the plain code has unusual entries in another order
+    kernels.load()  # the plain code has unusual entries in another order
     alone = list(scan.parts(log, 0, log.stop, threads=0))
     together = list(scan.parts(log, 0, log.stop, threads=2))
     assert sum(part.units for part in alone) == goldens.expected("edge-5.5.0")["allCommitLogMessages"]

@@ -497,7 +497,7 @@ def test_key_hashes(
     drawn: list[tuple[str, Properties]], tags: bool, by_kernel: bool, data: st.DataObject
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
+        patch.setattr(kernels, "ready", lambda rows=0: by_kernel)
         assert_key_hashes(drawn, tags, data)
 
 

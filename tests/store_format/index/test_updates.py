@@ -149,7 +149,7 @@ def test_files_are_the_scalar_writers_however_the_log_is_cut(
     geometry = IndexGeometry(slots, numbers)
     directory = Directory(geometry)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(messages)), max_size=3)))
-    with patch.object(kernels, "worth", lambda rows, **_: kernel):
+    with patch.object(kernels, "ready", lambda rows=0: kernel):
         for start, stop in zip([0, *cuts], [*cuts, len(messages)], strict=True):
             directory.put(_batch(messages[start:stop], tags=tags))
     assert directory.contents() == _written(messages, geometry, tags=tags)
@@ -224,7 +224,7 @@ PUT_INTO_DAMAGED = (
 def test_a_damaged_file_is_continued_as_the_broker_continues_it(
     size: int, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "worth", lambda rows, **_: kernel)
+    monkeypatch.setattr(kernels, "ready", lambda rows=0: kernel)
     directory = Directory(IndexGeometry(3, 9), {"20260101000000001": bytearray.fromhex(DAMAGED)})
     messages: list[Message] = [
         ("T", {"KEYS": key}, 500 + 100 * i, T0 + 9500 - 4001 * i) for i, key in enumerate("bcadef")
@@ -239,7 +239,7 @@ def test_the_seconds_since_the_begin_wrap_as_a_java_long(
     kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """IndexFile.putKey subtracts two longs: an absurd store time far in the past becomes the largest int."""
-    monkeypatch.setattr(kernels, "worth", lambda rows, **_: kernel)
+    monkeypatch.setattr(kernels, "ready", lambda rows=0: kernel)
     times = [T0, -(2**63), 2**63 - 1, -(2**63) + T0, T0 - 999, T0 + 999, T0 + 1000]
     directory = Directory(IndexGeometry(3, 9))
     (update,) = directory.put(_batch([("T", {"KEYS": "k"}, 100 * i, time) for i, time in enumerate(times)]))

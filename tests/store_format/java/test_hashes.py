@@ -26,7 +26,7 @@ _TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 @pytest.fixture(autouse=True, scope="module", params=["by kernel", "one by one"])
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "worth", lambda rows, **_: request.param == "by kernel")
+        patch.setattr(kernels, "ready", lambda rows=0: request.param == "by kernel")
         yield
 
 

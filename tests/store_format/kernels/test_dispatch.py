@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -170,46 +171,62 @@ def test_index_units_that_are_not_certainly_right() -> None:
 # ---- the kernels are loaded where they pay, and nowhere else -----------------------------------------------
 
 
-_WITHOUT_NUMBA = [
+_WITHOUT_KERNELS = [
     "import rmq_spark.cli.main",
     "import rmq_spark.plan.batch, rmq_spark.plan.scan",
-    "import store_format; from store_format import kernels; assert not kernels.worth(100)",
+    "import store_format; from store_format import kernels; assert not kernels.ready(100)",
 ]
 
 
-@pytest.mark.parametrize("statement", _WITHOUT_NUMBA)
+@pytest.mark.parametrize("statement", _WITHOUT_KERNELS)
 @pytest.mark.process
-def test_an_import_of_the_project_loads_no_numba(statement: str) -> None:
-    check = f"{statement}; import sys; print('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout == "False\n"
+def test_an_import_of_the_project_loads_no_compiler(statement: str) -> None:
+    check = f"{statement}; import sys; print({{'numba', 'llvmlite'}} & {{*sys.modules}})"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout == "set()\n"
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("rows", "only_checked"), [("[*[1500] * 6, 1], [2500]", False), ("[*[4500] * 6, 1], [7500]", True)]
-)
-def test_some_thousand_rows_are_worth_the_kernels(rows: str, only_checked: bool) -> None:
-    """A check counts as a third of a read."""
+def test_some_thousand_rows_load_the_kernels_without_numba() -> None:
     check = (
-        "from importlib import reload; from store_format import kernels; "
-        f"print(*([kernels.worth(n, only_checked={only_checked}) for n in rows] "
-        f"for rows in ({rows}) if reload(kernels)))"
+        "import sys; from store_format import kernels; print(*map(kernels.ready, [5000, 5000, 5000, 0, 1])); "
+        "kernels.walk.follow; print('llvmlite' in sys.modules, 'numba' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
-    assert found.stdout == "[False, False, False, False, False, True, True] [True]\n"
+    assert found.stdout == "False False True True True\nTrue False\n", found.stderr
 
 
 @pytest.mark.process
-def test_without_compiled_kernels_many_more_rows_take_the_plain_code(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_one_process_compiles_while_all_read_on(tmp_path: Path) -> None:
+    """And nobody waits for it: the processes that come later find the kernels."""
     source = Path(store_format.__file__).parent
     shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__"))
-    check = "from store_format import kernels; print(*map(kernels.worth, (9000, 60_000, 30_000, 1000)))"
-    nothing_kept = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": "", "PYTHONPATH": ""}
-    found = subprocess.run(
-        [sys.executable, "-c", check], capture_output=True, text=True, cwd=tmp_path, env=nothing_kept
+    check = (
+        "from store_format import kernels; kernels.MODULES = ('patch', 'search'); "
+        "print(*map(kernels.ready, (200_000, 99_000, 2000, 1000)), flush=True); input(); "
+        "print(kernels.ready())"
     )
-    assert found.stdout == "False False False True\n"
-    assert found.stderr.startswith("compiling the loops that read messages: once for this installation")
+    nothing_kept = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": "", "PYTHONPATH": ""}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", check], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=nothing_kept,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "False False False False\n"
+    deadline = time.monotonic() + 100
+    while len(list((tmp_path / "store_format/kernels/__pycache__").glob("*.kernel"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    found = [process.communicate("\n") for process in processes]
+    assert [out for out, _ in found] == ["True\n"] * 3
+    assert sorted(bool(error) for _, error in found) == [False, False, True]
+    assert "compiling the loops that read messages: once for this installation" in "".join(
+        error for _, error in found
+    )
 
 
 def test_a_module_that_does_not_exist_is_an_attribute_error() -> None:

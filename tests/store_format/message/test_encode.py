@@ -136,7 +136,7 @@ def assign_all(units: EncodedUnits, messages: list[oracle.Message]) -> None:
 def test_assigned_later_is_the_same_as_given_at_once(
     golden: Golden, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "worth", lambda rows, **_: kernel)
+    monkeypatch.setattr(kernels, "ready", lambda rows=0: kernel)
     messages = commit_log(golden("edge-5.5.0"))
     assert {message.sys_flag & 0x30 for message in messages} == {0, 0x10, 0x20, 0x30}
     units = encode(replace(columns_of(messages), physical_offset=None, queue_offset=0, store_timestamp=0))
@@ -172,7 +172,7 @@ def stored_messages(draw: st.DrawFn) -> oracle.Message:
 @given(st.lists(stored_messages(), max_size=6), st.booleans())
 def test_any_batch_equals_the_oracle(messages: list[oracle.Message], by_kernel: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
+        patch.setattr(kernels, "ready", lambda rows=0: by_kernel)
         assert list(encode(columns_of(messages))) == [oracle.encode_message(message) for message in messages]
         sealed = [oracle.encode_message(oracle.with_crc_property(message)) for message in messages]
         assert list(encode(columns_of(messages), crc_property=True)) == sealed

@@ -79,7 +79,7 @@ def test_columns_and_maps_equal_one_by_one(
     batch: tuple[int, dict[str, Any], list[Any] | None], capacity: int, by_kernel: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
+        patch.setattr(kernels, "ready", lambda rows=0: by_kernel)
         assert encoded(*batch, capacity=capacity) == expected(*batch, capacity=capacity)
 
 
@@ -93,7 +93,7 @@ def test_what_a_broker_adds_to_a_clients_message() -> None:
 
 @pytest.fixture(params=[True, False], ids=["kernels", "plain"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "worth", lambda rows, **_: request.param)
+    monkeypatch.setattr(kernels, "ready", lambda rows=0: request.param)
 
 
 @pytest.mark.usefixtures("way")

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format import MessageStore
-from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.options import CommitOptions
 from store_format.consumequeue import slices as slices_room
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
@@ -29,7 +25,6 @@ from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, expected_row, table_rows
 from tests.support.small_store import SmallStore, write_small_store
-from tests.support.staged import append, make_store, numbered
 from tests.support.store_files import write_log, write_queue
 from tests.support.strategies import StoredLog, commit_logs
 
@@ -278,22 +273,3 @@ def test_entries_out_of_the_order_of_the_log_keep_the_order_of_the_queue(tmp_pat
     rows = table_rows(reader_of(store).read([store.queue("T", 0).piece()] * 2))
     assert [row["queueOffset"] for row in rows] == [0, 1, 0, 1]
     assert [row["body"] for row in rows] == [b"1", b"0", b"1", b"0"]
-
-
-@pytest.mark.process
-def test_a_process_begins_with_few_rows_without_the_kernels(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 2000 * 20, 50, 200))
-    append(root, numbered("T", 0, 1500), options=CommitOptions(new_topics={"T": 4}))
-    check = (
-        "import sys; from store_format import MessageStore\n"
-        f"store = MessageStore.open({str(root)!r})\n"
-        "from store_format.read.tolerance import Tolerance\n"
-        "from store_format.message.columns import DecodeOptions\n"
-        "pieces = [queue.piece() for queue in store.queues()]\n"
-        "for batch in store.reader(DecodeOptions(), Tolerance()).read(pieces):\n"
-        "    print(batch.num_rows, 'numba' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    rows = [line.split() for line in done.stdout.splitlines()]
-    assert rows[0] == ["1024", "False"]
-    assert sum(int(count) for count, _ in rows) == 1500
