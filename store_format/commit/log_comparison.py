@@ -220,11 +220,10 @@ class LogComparison:
         if not (self.options.queues or self.options.index):
             return
         scan = self.scan = self._scan()
-        contradictions = Contradictions(self.source, self.log)
         comparison = QueueComparison(
             self._find(scan.batch_topics or frozenset()),
             log=self.log,
-            contradictions=contradictions,
+            contradictions=Contradictions(self.source, self.log),
             log_stop=self.stop,
             broker_start=self.broker_start,
             filing=self.filing,
@@ -250,7 +249,7 @@ class LogComparison:
             comparison.end(partial(within_ranges, ranges=[each.range for each in self.damage]))
         self.compared, self.misplaced = comparison.queues, comparison.misplaced
         if not self.needs_all():
-            self._plan_changes(contradictions.own)
+            self._plan_changes()
 
     def needs_all(self) -> bool:
         """Whether a queue lacks earlier messages too, or the whole log has to show what became of it."""
@@ -371,7 +370,7 @@ class LogComparison:
 
     # ---- changes -------------------------------------------------------------------------------------------
 
-    def _plan_changes(self, own: Mapping[int, tuple[QueueKey, int]]) -> None:
+    def _plan_changes(self) -> None:
         found: dict[QueueKey, QueueChange] = {}
         if self.is_part and not self.is_crashed:
             return  # nothing differs
@@ -382,7 +381,7 @@ class LogComparison:
             try:
                 if places.problem is not None and self.written is not None:
                     raise CorruptStoreError(queue.stored.directory, 0, *places.problem)
-                change = change_of(queue, self.log, self.stop, self.compared, own)
+                change = change_of(queue, self.log, self.stop, self.compared)
             except StoreError as error:
                 if self.written is not None:
                     raise

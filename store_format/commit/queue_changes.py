@@ -68,15 +68,10 @@ class QueueChange:
 
 
 def change_of(
-    queue: ComparedQueue,
-    log: CommitLog,
-    log_stop: int,
-    compared: Mapping[QueueKey, ComparedQueue],
-    own: Mapping[int, tuple[QueueKey, int]],
+    queue: ComparedQueue, log: CommitLog, log_stop: int, compared: Mapping[QueueKey, ComparedQueue]
 ) -> QueueChange | None:
     """What has to be changed in the files of the queue, one of those that were `compared` with the log, which
-    ends at `log_stop`. None without a difference. The entries that show that a message is damaged stay: `own`
-    is that of `Contradictions`.
+    ends at `log_stop`. None without a difference. The entries that show that a message is damaged stay.
 
     Raises the StoreError of files that cannot be read.
     """
@@ -93,10 +88,10 @@ def change_of(
         _, valid, end = _batch_units(stored, log.min_offset, log_stop)
         is_beginning = all(each.kind == "missing" and each.first >= end for each in queue.differences)
         beyond = valid - queue.equal
-        is_other = beyond and beyond != _batch_records(stored, log, log_stop, own)
+        is_other = beyond and beyond != _batch_records(queue, log, log_stop)
         if is_other or not is_beginning:
             return _whole(queue, "replace", "entries differ from the messages in the log")
-    cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared, own)
+    cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared)
     more = f"{extra} entries behind its end lead to other messages, and are removed" if extra else ""
     if not queue.differences or _are_holes(queue, log):
         return QueueChange(queue.key, False, "cut", cut, extra, 0, more, cut) if cut is not None else None
@@ -135,10 +130,7 @@ def _are_holes(queue: ComparedQueue, log: CommitLog) -> bool:
 
 
 def _behind_end(
-    queue: ComparedQueue,
-    log: CommitLog,
-    compared: Mapping[QueueKey, ComparedQueue],
-    own: Mapping[int, tuple[QueueKey, int]],
+    queue: ComparedQueue, log: CommitLog, compared: Mapping[QueueKey, ComparedQueue]
 ) -> tuple[int | None, int]:
     """From which unit on the entries behind the queue's last message lead to other messages, and
     how many.
@@ -157,7 +149,7 @@ def _behind_end(
             physical = int(units["physical_offset"][row])
             places = LogEntries(log).places_at(physical)
             is_filed = places and all(_is_filed(compared.get(key)) for key, _ in places)
-            is_filed = is_filed and own.get(physical) != (queue.key, low + row)
+            is_filed = is_filed and not queue.shows_damage(low + row, physical)
             if physical < log.min_offset or (is_filed and (queue.key, low + row) not in places):
                 first, count = low + row if first is None else first, count + 1
             else:
@@ -192,22 +184,21 @@ def _batch_units(stored: StoredQueue, log_start: int, log_stop: int) -> tuple[in
     return expired, valid, end
 
 
-def _batch_records(
-    stored: StoredQueue, log: CommitLog, log_stop: int, own: Mapping[int, tuple[QueueKey, int]]
-) -> int:
+def _batch_records(queue: ComparedQueue, log: CommitLog, log_stop: int) -> int:
     """How many entries lead to their `own` damaged messages, or to a `shown_record`, which is damaged, and
     which a broker hands out.
     """
-    count, key = 0, (stored.topic, stored.queue_id)
+    count, stored = 0, queue.stored
     for low, high in stored.chunks(stored.first, stored.stop):
         units = stored.read(low, high)
         units = units[valid_batch_units(units) & (units["physical_offset"] < log_stop)]
         for base, *place in units[["base_offset", "physical_offset", "size"]].tolist():
-            if own.get(place[0]) == (key, base):
+            if queue.shows_damage(base, place[0]):
                 count += 1
             elif LogEntries(log).message_at(place[0]) is None:
                 count += (
-                    LogEntries(log).shown_record(key, base, (place[0], place[1]), claims=True) is not None
+                    LogEntries(log).shown_record(queue.key, base, (place[0], place[1]), claims=True)
+                    is not None
                 )
     return count
 

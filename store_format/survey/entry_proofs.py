@@ -52,6 +52,7 @@ _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its 
 _BESIDE = 8  # entries in front of a queue's first one that are doubted with it
 _DIFFERENT_MAX = 2  # characters of two topics of one length
 _LOOKS_MAX = 1 << 10  # messages whose entries are looked for
+_PLACE = ("physical_offset", "size")  # fields of an entry
 
 _Ints = NDArray[np.int64]
 _Units = NDArray[np.void]
@@ -153,24 +154,44 @@ class LogEntries:
         """Which entries of a simple queue lead to a message that claims their place, with `or_record` or to a
         `shown_record`, which a broker hands out. No checksum of a message is checked.
         """
-        physical, places = units["physical_offset"].astype(np.int64), set[tuple[int, int, int]]()
-        damaged = set[int]()
+        places, damaged = self._claims_at(key, units["physical_offset"].astype(np.int64))
+        claimed = zip(offsets.tolist(), *(units[name].tolist() for name in _PLACE), strict=True)
+        is_own = (
+            place in places
+            or (
+                or_record
+                and place[1] in damaged
+                and self.shown_record(key, place[0], place[1:], claims=True) is not None
+            )
+            for place in claimed
+        )
+        return np.fromiter(is_own, bool, len(units))
+
+    def leads_elsewhere(self, key: QueueKey, offsets: _Ints, units: _Units) -> NDArray[np.bool_]:
+        """Which entries of a simple queue lead to a message of the queue that claims another place."""
+        physical = units["physical_offset"].astype(np.int64)
+        places = {place[:2] for place in self._claims_at(key, physical, verify_crc=True)[0]}
+        known = {at for _, at in places}
+        claimed = zip(offsets.tolist(), physical.tolist(), strict=True)
+        return np.fromiter((each[1] in known and each not in places for each in claimed), bool, len(units))
+
+    def _claims_at(
+        self, key: QueueKey, physical: _Ints, *, verify_crc: bool = False
+    ) -> tuple[set[tuple[int, int, int]], set[int]]:
+        """The queue offset, the physical offset and the size of each message of the queue at the physical
+        offsets, and the physical offsets of those that are not whole.
+        """
+        places, damaged = set[tuple[int, int, int]](), set[int]()
         in_files = self.log.file_index(physical)
         for index in np.unique(in_files[in_files >= 0]).tolist():
             for _, refs in self.log.refs_at(self.log.files[index], np.unique(physical[in_files == index])):
-                good, bad = locate(refs, verify_crc=False)
-                damaged.update(int(refs.physical_offsets[each.index]) for each in bad if or_record)
+                good, bad = locate(refs, verify_crc=verify_crc)
+                damaged.update(int(refs.physical_offsets[each.index]) for each in bad)
                 found = find_entries(good)
                 mine = found.key == (found.keys.index(key) if key in found.keys else -1)
                 columns = (each[mine].tolist() for each in (found.offset, found.physical, found.size))
                 places |= set(zip(*columns, strict=True))
-        claimed = zip(offsets.tolist(), physical.tolist(), units["size"].tolist(), strict=True)
-        is_own = (
-            place in places
-            or (place[1] in damaged and self.shown_record(key, place[0], place[1:], claims=True) is not None)
-            for place in claimed
-        )
-        return np.fromiter(is_own, bool, len(units))
+        return places, damaged
 
     def messages_at(self, physical: int) -> int:
         """How many messages the body of the inner batch at the physical offset has; 0 without a whole one."""

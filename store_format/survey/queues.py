@@ -340,7 +340,7 @@ class ComparedQueue:
     """A queue as the log shows it, and where its files differ; `differences` ascend and do not overlap.
 
     `equal` entries are right. `by_broker` messages in all would be dispatched by a broker that starts.
-    `error` is raised by the files. The `log` ends at `log_stop`.
+    `error` is raised by the files. The `log` ends at `log_stop`. `own` is that of `Contradictions`.
     """
 
     stored: StoredQueue
@@ -348,6 +348,7 @@ class ComparedQueue:
     places: QueuePlaces
     log: CommitLog | None = None
     log_stop: int = OFFSET_MAX
+    own: Mapping[int, tuple[QueueKey, int]] = field(default_factory=dict)
     equal: int = 0
     by_broker: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -447,13 +448,23 @@ class ComparedQueue:
     def right(self, wanted: _Units, stored: _Units, start: int) -> _Mask:
         """Which stored units of a simple queue, from the queue offset `start` on, need no change."""
         right = right_units(wanted, stored, self.log_stop, self.stored.topic)
-        others = message_mask(stored) & (stored["physical_offset"] != wanted["physical_offset"])
-        rows = np.flatnonzero(~right & others & (stored["physical_offset"] < self.log_stop))
+        inside = message_mask(stored) & (stored["physical_offset"] < self.log_stop)
+        rows = np.flatnonzero(~right & inside & (stored["physical_offset"] != wanted["physical_offset"]))
         if len(rows) and self.log is not None:
             right[rows] = LogEntries(self.log).leads_to_own(
                 self.key, start + rows, stored[rows], or_record=True
             )
+        rows = np.flatnonzero(right & inside & lost_mask(wanted))  # a broker files each 0 as the next one
+        if len(rows) and self.log is not None:
+            right[rows] = ~LogEntries(self.log).leads_elsewhere(self.key, start + rows, stored[rows])
+            right[rows] |= [
+                self.shows_damage(start + row, int(stored["physical_offset"][row])) for row in rows.tolist()
+            ]
         return right
+
+    def shows_damage(self, offset: int, physical: int) -> bool:
+        """Whether the entry of a queue offset leads to its own message, which says another place."""
+        return self.own.get(physical) == (self.key, offset)
 
     def as_copied(self, placed: PlacedUnits) -> PlacedUnits:
         """The units, with those of the original that lead to other messages which claim their places, and
@@ -691,6 +702,8 @@ class QueueComparison:
             per_file = stored.file_size // stored.layout.itemsize
             places = QueuePlaces(key[0], stored.is_batch, per_file, self._is_part)
             seen = LogQueue(*key, stored.is_batch, claims=self._filing.claims(key))
-            found = self.queues[key] = ComparedQueue(stored, seen, places, self._log, self._log_stop)
+            own = {} if self._contradictions is None else self._contradictions.own
+            found = ComparedQueue(stored, seen, places, self._log, self._log_stop, own)
+            self.queues[key] = found
             places.low = stored.first if found.is_comparable and not self._is_part else None
         return found

@@ -112,6 +112,20 @@ def test_messages_without_entries_before_one_that_needs_none(
     assert found["physicalOffset"].to_pylist() == [each.physical_offset for each in store.messages[:4]]
 
 
+@pytest.mark.parametrize("last", ["A@6?", "A@6"])
+def test_entries_of_messages_that_claim_another_place_stop_no_read(tmp_path: Path, last: str) -> None:
+    """A broker filed the second message with offset 0 as the next one, and the last one with a smaller offset
+    than it claims.
+    """
+    root = made(tmp_path / "store", f"A*3 A@0 A@1 {last}", queue_entries=4).write()
+    recovered = Path(shutil.copytree(root, tmp_path / "recovered"))
+    recover(str(recovered)).apply()
+    write(root, numbered_rows(0, 1, "New"))
+    for changed in (root, recovered):
+        assert [offset for offset, _ in bodies(changed, "A")] == [0, 1, 2, 6]
+        assert not diagnose(str(changed)).of("damage")
+
+
 def test_a_write_to_another_queue_hides_no_messages_without_entries(tmp_path: Path) -> None:
     """Its message is behind the last one of the log, which alone showed that entries are missing."""
     root = made(tmp_path / "store", "A A A? A? A@0?").write()
