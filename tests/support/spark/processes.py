@@ -55,15 +55,20 @@ def start_session(arguments: list[str], log: Path, **environment: str) -> subpro
         )  # fmt: skip
 
 
-def end_session(leader: int) -> None:
-    """SIGKILL to all processes of the session that `leader` began, the calling one last: Spark gives its
-    Python workers process groups of their own.
+def signal_session(leader: int, number: signal.Signals) -> None:
+    """Signals all processes of the session that `leader` began, but the calling one: Spark gives its Python
+    workers process groups of their own.
     """
     own = os.getpid()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(ProcessLookupError, PermissionError):
+            if int(name) != own and os.getsid(int(name)) == leader:
+                os.kill(int(name), number)
+
+
+def end_session(leader: int) -> None:
+    """SIGKILL to all processes of the session that `leader` began, the calling one last."""
     for _ in range(2):  # one that was forked meanwhile
-        for name in filter(str.isdecimal, os.listdir("/proc")):
-            with suppress(ProcessLookupError, PermissionError):
-                if int(name) != own and os.getsid(int(name)) == leader:
-                    os.kill(int(name), signal.SIGKILL)
+        signal_session(leader, signal.SIGKILL)
     if os.getsid(0) == leader:
-        os.kill(own, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
