@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 
+_NO_EPOCH = -1  # of a query's micro-batch
+
+
 class _Log:
     """What this process hands out, with the epochs of its queues."""
 
@@ -40,12 +43,12 @@ class _Log:
         self._line(what, queue.topic, queue.queue_id, epoch, {each.offset: each.body for each in messages})
 
     def write_rows(self, what: str, rows: Sequence[Row]) -> None:
-        """The rows of a micro-batch: a line for each queue, without an epoch."""
+        """The rows of a micro-batch, a line for each queue. Spark ends it even if the query lost one."""
         bodies = defaultdict[tuple[str, int], dict[int, bytes]](dict)
         for row in rows:
             bodies[row.topic, row.queueId][row.queueOffset] = bytes(row.body)
         for queue, of_queue in bodies.items():
-            self._line(what, *queue, None, of_queue)
+            self._line(what, *queue, _NO_EPOCH, of_queue)
 
     def _line(
         self, what: str, topic: str, queue_id: int, epoch: int | None, bodies: Mapping[int, bytes]
