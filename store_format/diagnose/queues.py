@@ -361,7 +361,7 @@ class QueueCheck:
         has_light = StoredTopics(self._opened).has_light_queues
         # whether the broker makes light queues
         is_shown = self._opened.files.is_directory(f"{self._opened.path}/{FOLDERS['simple']}")
-        for key, (fate, evidence) in Fates(self._opened, self._log).decide(absent, seen).items():
+        for key, (fate, evidence) in sorted(Fates(self._opened, self._log).decide(absent, seen).items()):
             queue = absent[key]
             is_light = is_light_queue(key[0])
             is_dispatched = self._state is StoreState.CRASHED and (is_shown or not is_light)
