@@ -56,6 +56,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"no kernels of the name {name}")
     if CHECKED:  # numba's own way: it raises IndexError where a kernel leaves its arrays
         return importlib.import_module(f"{__name__}.{name}")
+    return loaded(name)
+
+
+def loaded(name: str) -> SimpleNamespace:
+    """The kernels of a module. Raises as `load` does."""
     if name not in _loaded:
         load()
     return _loaded[name]

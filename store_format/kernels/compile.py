@@ -52,6 +52,7 @@ def compiled(module_name: str) -> bytes:
     """Returns the kept form of the kernels of a module of this room; see `objects.load`."""
     from store_format.kernels import jit
 
+    jit.compiles = True
     module = importlib.import_module(f"{__package__}.{module_name}")
     linked: Any = None
     described: dict[str, Any] = {}

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from numba import types
@@ -30,6 +32,7 @@ BOOL, INT32, INT, WORD, NOTHING = types.boolean, types.int32, types.int64, types
 
 
 KERNELS: list[Any] = []  # all that were compiled in this process
+compiles = CHECKED  # else an import of the modules compiles nothing: other processes call what is kept
 
 
 def kernel(result: types.Type, *parameters: types.Type) -> Callable[[_Function], _Function]:
@@ -41,6 +44,8 @@ def kernel(result: types.Type, *parameters: types.Type) -> Callable[[_Function],
     """
 
     def compiled(function: _Function) -> _Function:
+        if not compiles:
+            return _kept(function)
         dispatcher = _dispatcher(function)
         with typeinfer.register_dispatcher(dispatcher):  # a kernel may call itself
             dispatcher.compile(result(*parameters))
@@ -49,6 +54,18 @@ def kernel(result: types.Type, *parameters: types.Type) -> Callable[[_Function],
         return dispatcher
 
     return compiled
+
+
+def _kept(function: _Function) -> _Function:
+    """The kernel of this name that is kept, for whoever has imported its module."""
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        room = sys.modules[__package__]  # which imports this module
+        module = room.loaded(function.__module__.rpartition(".")[2])
+        return getattr(module, function.__name__)(*arguments)
+
+    return call
 
 
 def part(function: _Function) -> _Function:

@@ -29,7 +29,7 @@ from store_format.errors import StoreError
 
 
 # As pyproject.toml asks for them.
-NEEDED = {"click": (8, 1), "numba": (0, 60), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 0)}
+NEEDED = {"click": (8, 1), "numba": (0, 62), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 0)}
 
 _JAVA_MIN = 17
 _SECONDS_MAX = 120

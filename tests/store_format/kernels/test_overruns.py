@@ -79,6 +79,8 @@ RUN = """
 import sys
 import numpy as np
 from store_format import kernels
+from store_format.kernels import jit
+jit.compiles = True
 kernels.__path__.append(sys.argv[1])
 from tests.support import guarded_kernels
 guarded_kernels.guard("planted")
