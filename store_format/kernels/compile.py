@@ -33,15 +33,8 @@ _TYPE = 8  # of each object of Python
 _CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
 _ELEMENT_CODES = "?bBhHiIlLqQ"
 _NONE = -2  # numba's status of a function that returns nothing
-_OF_ARRAY = (
-    "ptr",
-    "ptr",
-    "i64",
-    "i64",
-    "ptr",
-    "i64",
-    "i64",
-)  # what numba passes for an array of one dimension
+# what numba passes for an array of one dimension
+_OF_ARRAY = ("ptr", "ptr", "i64", "i64", "ptr", "i64", "i64")
 
 
 class CompileError(Exception):

@@ -206,6 +206,8 @@ def start_compiling(modules: Sequence[str]) -> None:
     Raises KernelError if nothing can be kept, or the last process failed less than a day ago.
     """
     place = _place_to_write()
+    if any(each.poll() is not None for each in _compilers):  # and without a reason, or somebody removed files
+        raise KernelError("the process that compiled them has ended, and they are not there")
     with suppress(BlockingIOError), _only_one(place / _lock_name(modules)) as lock:
         failed = os.fstat(lock).st_mtime > time.time() - _AGAIN_S and os.read(lock, REASON_BYTES).decode()
         if failed:
@@ -220,8 +222,9 @@ def compile_now(modules: Sequence[str]) -> None:
     with _only_one(place / _lock_name(modules), waits=True) as lock:
         if find(modules) is not None:
             return
-        if _compiler(place, modules, lock).wait():
-            raise KernelError(os.pread(lock, REASON_BYTES, 0).decode())
+        if code := _compiler(place, modules, lock).wait():
+            reason = os.pread(lock, REASON_BYTES, 0).decode()
+            raise KernelError(reason or f"the process that compiles them ended with code {code}")
 
 
 _AGAIN_S = 24 * 3600
@@ -255,7 +258,10 @@ def _only_one(path: Path, *, waits: bool = False) -> Iterator[int]:
 
 
 def _compiler(place: Path, modules: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
-    """A process that compiles what is missing. It gets the source: this one may have no files of it."""
+    """A process that compiles what is missing. It gets the source: this one may have no files of it.
+
+    It imports nothing from the working directory (`-P`), which may be a store.
+    """
     missing = [module for module in modules if find([module]) is None]
     found = sources_of("compile", *modules)
     if found is None:
@@ -269,13 +275,13 @@ def _compiler(place: Path, modules: Sequence[str], lock: int) -> subprocess.Pope
         if not name.startswith("NUMBA_") or name in _PROCESSOR_VARIABLES
     }
     process = subprocess.Popen(
-        [sys.executable, "-c", _RUN, str(place), str(lock), *files],
+        [sys.executable, "-P", "-c", _RUN, str(place), str(lock), *files],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=(lock,),
         start_new_session=True,
-        env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=environment | {"PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))},
     )
     assert process.stdin is not None
     with process.stdin as pipe:
@@ -293,7 +299,7 @@ def keep(place: Path, files: Mapping[str, bytes]) -> None:
             path = Path(directory) / name
             path.write_bytes(content)
             path.chmod(0o644)  # beside the source, root's kernels serve all users
-        tried = [sys.executable, "-m", __name__, *(os.path.join(directory, name) for name in files)]
+        tried = [sys.executable, "-P", "-m", __name__, *(os.path.join(directory, name) for name in files)]
         done = subprocess.run(tried, capture_output=True, text=True, timeout=_TRY_S)
         if done.returncode:
             raise KernelError(f"they do not load ({done.returncode}): {done.stderr.strip()[-500:]}")

