@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -137,30 +138,36 @@ def test_one_look_serves_all_waiters(root: Path) -> None:
     assert [each is not None and _all_of(each) for each in found] == [4] * 30
 
 
-def test_of_a_group_one_waiter_wakes_for_a_message(root: Path) -> None:
-    woken: list[float] = []
+def test_of_a_group_one_waiter_wakes_for_a_message(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_ROUND_SECONDS", 1000.0)
+    woken: list[WaiterLook | None] = []
     waiters = [Waiter(str(root), ["T"], group="g") for _ in range(4)]
+    began = time.monotonic()
 
-    def wait(waiter: Waiter, look: WaiterLook) -> None:
-        if waiter.wait(look, _LONG) is not None:
-            woken.append(time.monotonic())
+    def are(count: int) -> bool:
+        assert time.monotonic() - began < _LONG / 2
+        time.sleep(0.001)
+        return len(woken) == count
 
     try:
-        threads = [threading.Thread(target=wait, args=(each, each.look())) for each in waiters]
-        for thread in threads:
-            thread.start()
+        for each in waiters:
+            wait = partial(each.wait, each.look(), _LONG)
+            threading.Thread(target=lambda wait=wait: woken.append(wait())).start()
         while sum(waiter.blocked for waiter in waiters) < 4:
             time.sleep(0.001)
         _send(root, count=3)
-        for thread in threads:
-            thread.join()
+        while not are(3):
+            pass
+        assert [waiter.is_passed_over for waiter in waiters].count(True) == 1
+        # in case one of the three takes nothing, the next round wakes another one
+        assert waiting._watcher is not None
+        waiting._watcher._next_round = 0.0
+        while not are(4):
+            pass
     finally:
         for waiter in waiters:
             waiter.close()
-    woken.sort()
-    assert len(woken) == 4
-    # three for three messages; the next round wakes another one, in case one of the three takes nothing
-    assert woken[3] - woken[2] > woken[2] - woken[0]
+    assert None not in woken
 
 
 def test_a_waiter_that_was_woken_in_vain_wakes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
