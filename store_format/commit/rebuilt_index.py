@@ -34,6 +34,7 @@ from store_format.opened.store import Opened
 
 _TAGS_LOOKED_AT = 1000  # messages
 _ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
+_NOTHING = IndexHeader(0, 0, 1 << 62, -1, 0, 1)  # of a file that cannot be searched: no range touches it
 
 
 # ---- what the index lacks ----------------------------------------------------------------------------------
@@ -56,6 +57,7 @@ class IndexCheck:
     problem: str = ""
     end: int = -1
     files: list[_Listed] = field(default_factory=list)
+    _ranges: NDArray[np.int64] | None = None  # the first and the last physical offsets of the files
 
     @staticmethod
     def open(
@@ -106,14 +108,23 @@ class IndexCheck:
         wanted = np.empty(len(batch.message_index), _ENTRY)
         wanted["physical_offset"] = batch.physical_offsets[batch.message_index]
         wanted["key_hash"] = batch.key_hashes
-        low, high = int(batch.physical_offsets[0]), int(batch.physical_offsets[-1])
-        there = np.concatenate([np.empty(0, _ENTRY), *(each.between(low, high) for each in self.files)])
+        there = self._between(int(batch.physical_offsets[0]), int(batch.physical_offsets[-1]))
         if np.array_equal(wanted, there):
             return
         wanted = wanted[~np.isin(_words(wanted), _words(there))]
         if len(wanted):
             self.missing += len(wanted)
             self._mark(int(wanted["physical_offset"].min()))
+
+    def _between(self, low: int, high: int) -> NDArray[np.void]:
+        """The entries of the messages from `low` to `high`, both included, in the order of the files."""
+        if self._ranges is None or self._ranges.shape[1] != len(self.files):
+            headers = [(each.header if each.file is not None else None) or _NOTHING for each in self.files]
+            ranges = [(header.begin_physical_offset, header.end_physical_offset) for header in headers]
+            self._ranges = np.array(ranges, np.int64).reshape(-1, 2).T
+        begins, ends = self._ranges
+        touched = np.flatnonzero((begins <= high) & (ends >= low)).tolist()
+        return np.concatenate([np.empty(0, _ENTRY), *(self.files[i].between(low, high) for i in touched)])
 
     def kept(self) -> int:
         """How many of the first files stay: full files in front of the first missing entry."""
@@ -140,8 +151,7 @@ class _Listed:
 
     def between(self, low: int, high: int) -> NDArray[np.void]:
         """The entries of the messages from `low` to `high`, both included."""
-        if self.file is None or self.header is None or self.header.end_physical_offset < low:
-            return np.empty(0, _ENTRY)
+        assert self.file is not None
         units = self.file.units(self.file.find(low), self.file.find(high + 1))
         found = np.empty(len(units), _ENTRY)
         for name in _ENTRY.names or ():

@@ -131,9 +131,15 @@ class _Cursor:
     pieces: Iterator[QueueSlice]
     held: list[_Block] = field(default_factory=list)
     key: int = _UNREAD
+    is_finished: bool = False  # the last piece has been read
+
+    @property
+    def first_key(self) -> int:
+        return int(self.held[0].keys[0])
 
     def hold(self, piece: QueueSlice, offsets: _Ints, units: NDArray[np.void]) -> int:
         """Holds a block. Returns the number of its entries."""
+        self.is_finished = piece.stop >= self.stop
         if not len(units):
             return 0
         keys = units["physical_offset"].astype(np.int64)
@@ -184,25 +190,46 @@ class EntryReader:
         """The entries of slices that are read at once.
 
         Always the slice whose held entries end first in the log is read on, so that the same stretch of the
-        log is held of each slice.
+        log is held of each slice. Where slices lie one behind the other in the log, each step takes entries
+        of few slices: a chunk is made of many steps, and a step looks at these slices only.
         """
         step = max(self.chunk_entries // (2 * len(slices)), min(_BLOCK_ENTRIES_MIN, self.chunk_entries))
         cursors = [_Cursor(piece.stop, piece.parts(step)) for piece in slices]
-        unfinished = [(_UNREAD, number) for number in range(len(cursors))]
-        held = 0
+        unfinished = [(_UNREAD, number) for number in range(len(cursors))]  # by the last key that was read
+        holding: list[tuple[int, int]] = []  # by the first key that is held
+        blocks: list[_Block] = []
+        held = taken = 0
         while unfinished or held:
             # the first slice must hold something: nothing else is certain to lie up to its last key
             while unfinished and (held < self.chunk_entries or not cursors[unfinished[0][1]].held):
                 _, number = heappop(unfinished)
-                count = self._load(cursors[number], step)
-                if count is not None:
-                    held += count
-                    heappush(unfinished, (cursors[number].key, number))
+                cursor = cursors[number]
+                was_empty = not cursor.held
+                count = self._load(cursor, step)
+                if count is None:
+                    continue
+                held += count
+                if was_empty and cursor.held:
+                    heappush(holding, (cursor.first_key, number))
+                if not cursor.is_finished:
+                    heappush(unfinished, (cursor.key, number))
             stop = unfinished[0][0] if unfinished else _EVERYTHING
-            blocks = [block for cursor in cursors if cursor.held for block in cursor.take(stop)]
-            held -= sum(map(len, blocks))
-            if blocks:
+            numbers = []
+            while holding and holding[0][0] <= stop:
+                numbers.append(heappop(holding)[1])
+            given: list[_Block] = []
+            for number in sorted(numbers):
+                given += cursors[number].take(stop)
+                if cursors[number].held:
+                    heappush(holding, (cursors[number].first_key, number))
+            count = sum(map(len, given))
+            if blocks and taken + count > self.chunk_entries:
                 yield [block.piece for block in blocks], self._entries(blocks)
+                blocks, taken = [], 0
+            blocks += given
+            held, taken = held - count, taken + count
+        if blocks:
+            yield [block.piece for block in blocks], self._entries(blocks)
 
     def _load(self, cursor: _Cursor, step: int) -> int | None:
         """Reads the next block of a slice. Returns the number of its entries, None at the slice's end."""

@@ -79,6 +79,14 @@ def test_slices_that_hold_a_chunk_do_not_stop_the_others(tmp_path: Path) -> None
     )
 
 
+def test_short_queues_one_behind_the_other_leave_in_whole_chunks(tmp_path: Path) -> None:
+    """As topics that were written one after the other. A chunk for each queue would cost its decoding."""
+    places = {i: [(4 * i + j) * SIZE for j in range(4)] for i in range(100)}
+    sizes = list(map(len, chunks_of(write_queues(tmp_path, places), 64)))
+    assert sum(sizes) == 400
+    assert len(sizes) <= 2 * (400 // 64 + 1)
+
+
 @given(physical=st.lists(st.lists(st.integers(-5, 2**62), max_size=20), min_size=1, max_size=4))
 def test_entries_in_no_order_keep_that_of_their_queue(
     tmp_path_factory: pytest.TempPathFactory, physical: list[list[int]]
