@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -55,6 +56,8 @@ ASKERS: dict[str, Asker] = {
     "salvage": lambda world: askers.salvage(world.root, world.truth, world.place, world.settings),
     "advice": lambda world: askers.advice(world.root, world.truth, world.place, world.settings),
 }
+# of a refusal: whole messages, or damaged ones that a broker serves, would be cut off
+_CUT = re.compile("whole messages behind it|messages that a broker hands out all the same")
 some_askers = some_of(sorted(ASKERS), 3)
 somewhere = between(0, 1 << 16)
 
@@ -188,10 +191,10 @@ class Machine:
             self.expect([f"a write after recover refuses: {answer.refusal}"] if answer.refusal else [])
 
     def recover(self, *options: str) -> bool:
-        """Recovers the store in place; False if it must not, because whole messages are behind damage."""
+        """Recovers the store in place; False if it must not, because messages would be cut off."""
         world = self.world
         run = rmqlog(world.root, "recover", world.root, "--apply", *options)
-        may_refuse = bool(world.truth.lost) and "whole messages behind it" in run.err
+        may_refuse = bool(world.truth.lost) and _CUT.search(run.err)
         self.expect([f"recover --apply refuses: {run.err}"] if run.code and not may_refuse else [])
         if not run.code:
             world.wrong.clear()
@@ -243,7 +246,7 @@ class Machine:
             answer, result = askers.written(
                 world.root, world.truth.copy(), more, settings=world.settings, now_ms=world.now_ms + 1000
             )
-            if world.truth.lost and "whole messages behind it" in answer.refusal:
+            if world.truth.lost and _CUT.search(answer.refusal):
                 return  # the killed commit would have refused too
             self.expect([f"a write after a kill refuses: {answer.refusal}"] if answer.refusal else [])
         else:
