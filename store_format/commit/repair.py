@@ -241,7 +241,8 @@ class Recovery(LogComparison):
         log, known = self.whole_in or self.log, GivenUp.read(self.source)
         self.is_torn = self.is_crashed and log.store_timestamp_at(self.end.offset) >= 0
         ranges = [*((each.start, each.stop) for each in self.filled), *(each.range for each in self.damage)]
-        lost_between = [(*key, *each) for key, queue in self.compared.items() for each in queue.lost_between]
+        deleted = StoredTopics(self.source).deleted_until()
+        lost_between = ComparedQueue.lost_between(self.compared.values(), deleted)
         proofs = QueueProofs(self.source, log)
         self.has_old_entries = not self.is_crashed and proofs.has_old_entries(self.queued_stop)
         ranges += [] if self.has_old_entries else [(self.end.offset, OFFSET_MAX)]
@@ -358,9 +359,8 @@ class Built:
         found = self.found
         log_range = (found.log.min_offset, found.stop)
         if found.lacks_bytes:
-            lost_between = (
-                (*key, *each) for key, queue in found.compared.items() for each in queue.lost_between
-            )
+            deleted = StoredTopics(found.source).deleted_until()
+            lost_between = ComparedQueue.lost_between(found.compared.values(), deleted)
             lost = GivenUp((*lost_between, *self._before_first()))
             lost.add_to(found.opened, files)
             if lost.messages:

@@ -301,10 +301,10 @@ class QueueCheck:
             self._findings.add("info", place, 0, expected, found, advice)
         lost_messages = 0
         if lost.stop:  # else the places of messages that were never given these queue offsets
-            given_up = self._given_up()
-            for key, queue in self.comparison.queues.items():
-                for first, stop in queue.lost_between:
-                    lost_messages += stop - first - given_up.within({key: (first, stop)}).count
+            given_up, deleted = self._given_up(), StoredTopics(self._opened).deleted_until()
+            between = ComparedQueue.lost_between(self.comparison.queues.values(), deleted)
+            for topic, queue_id, first, stop in between:
+                lost_messages += stop - first - given_up.within({(topic, queue_id): (first, stop)}).count
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
             filed = (QueueRange(*key, 0, end, None) for key, end in ends.items())

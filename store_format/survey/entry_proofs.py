@@ -435,10 +435,13 @@ class LogEntries:
         return self._nearest_own(newest, range(queue.max_offset - 1, queue.min_offset - 1, -_NEIGHBOURS))
 
     def _stretch(self, run: QueueSlice) -> tuple[int, int]:
-        """The physical offsets between which the messages of a run of offsets are."""
+        """The physical offsets between which the messages of a run of offsets are.
+
+        The message behind them is inside: a 1 shows that the queue begins again with the 0 before it.
+        """
         before, behind = self._beside(run)
         start = self.log.min_offset if before is None else max(before, self.log.min_offset)
-        return start, self.log.stop if behind is None else behind
+        return start, self.log.stop if behind is None else behind + 1
 
     def _beside(self, run: QueueSlice) -> tuple[int | None, int | None]:
         """The physical offsets of the nearest own messages before and behind a run of offsets."""

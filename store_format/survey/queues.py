@@ -13,7 +13,7 @@ An address in consumequeue_ext counts as the right tags code (spec 3.4).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
@@ -367,9 +367,17 @@ class ComparedQueue:
         """The ranges of queue offsets between others that no message claims, without what is too far away."""
         return [each for each in self.seen.claims.gaps if each[1] <= self.places.max_offset]
 
-    @property
-    def lost_between(self) -> list[tuple[int, int]]:
-        """The queue offsets [first, stop) of lost messages that neither log nor queue show."""
+    @staticmethod
+    def lost_between(
+        compared: Iterable[ComparedQueue], deleted: Callable[[str], int]
+    ) -> list[tuple[str, int, int, int]]:
+        """(topic, queue id, first, stop) of lost messages that neither log nor queue show. `deleted` is
+        `StoredTopics.deleted_until`: a deleted topic has lost none.
+        """
+        kept = (queue for queue in compared if queue.seen.last >= deleted(queue.key[0]))
+        return [(*queue.key, *each) for queue in kept for each in queue._lost_between()]
+
+    def _lost_between(self) -> list[tuple[int, int]]:
         if not self.stored.files:
             return self.gaps
         first = self.places.first  # before it, no message need have been

@@ -20,7 +20,8 @@ from tests.support import goldens
 from tests.support.damages import Damaged
 from tests.support.fixtures import Golden
 from tests.support.reads import flip
-from tests.support.referee.made import made
+from tests.support.referee.made import made, made_and_harmed
+from tests.support.staged import deleted_topic
 from tests.support.writes import held
 
 COMPRESSED_AT = 39  # the byte of a record with the bit of its sysFlag
@@ -231,3 +232,12 @@ def test_a_queue_that_a_broker_makes_of_a_topic_without_configuration_is_named(t
     text = diagnose(str(tmp_path)).verdict
     assert text.startswith("sound after a crash, with 1 warning: ")
     assert "1 message of 1 topic that a broker does not serve" in text
+
+
+def test_queue_offsets_that_a_deleted_topic_never_gave_are_not_lost(tmp_path: Path) -> None:
+    root, new = tmp_path / "store", tmp_path / "new"
+    made_and_harmed(root, "A A@5 B B", "flip m2+88")
+    deleted_topic(root, "A")
+    assert "1 message readable, 1 message lost" in diagnose(str(root)).verdict
+    recover(str(root), into=str(new), salvage=True).apply()
+    assert "an earlier recovery gave up 1 message;" in diagnose(str(new)).verdict
