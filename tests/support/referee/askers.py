@@ -116,7 +116,7 @@ def verify(root: Path, truth: Truth) -> Answer:
     (found,) = json.loads(run.out)
     return replace(
         answer,
-        counts={name: found[name] for name in ("readable", "lostEntries", "logEnd")},
+        counts={name: found[name] for name in ("readable", "unread", "lostEntries", "logEnd")},
         text="\n".join(
             [
                 found["verdict"],

@@ -315,6 +315,13 @@ class Machine:
         # without topics.json, the directories show which queues there were (docs/write.md)
         return bool(truth.lost or not self.has_topics())
 
+    def brings_back(self, queue: QueueKey, start: int) -> bool:
+        """Whether without the entries from `start` on nothing shows that the topic was deleted and created
+        again: a broker then files the deleted messages, whose queue offsets come first in the log.
+        """
+        is_again = any(each.topic == queue[0] for each in self.world.truth.of(Fate.DELETED))
+        return is_again and start <= self.kept_in(queue)[0].queue_offset
+
     @event(
         when=lambda self: self.is_whole and self.queues(),
         where=somewhere,
@@ -328,7 +335,7 @@ class Machine:
         kept = self.kept_in(queue)
         start = kept[where % len(kept)].queue_offset
         stop = min(start + size, kept[-1].queue_offset + 1)
-        if self.cannot_lose_entries():
+        if self.cannot_lose_entries() or self.brings_back(queue, start):
             return
         self.world.zero_entries(*queue, start, stop)
         self.go_on(then, asked)
@@ -343,7 +350,7 @@ class Machine:
         queue = self.queues()[where % len(self.queues())]
         files = self.world.queue_files(*queue)
         path = files[where % len(files)]
-        if self.cannot_lose_entries():
+        if self.cannot_lose_entries() or self.brings_back(queue, int(path.name) // ENTRY_SIZE):
             return
         self.show_that_it_was_read(queue)
         self.world.lose(path)
