@@ -98,7 +98,11 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     found = store.queues()
     measured = measure(store, found, {(queue.topic, queue.queue_id): _edges(queue) for queue in found})
     sized = []
-    bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
+    bounds = [
+        each._replace(min_offset=max(each.min_offset, queue.min_offset))
+        for queue in found
+        if (each := queue.range.bounds) is not None
+    ]
     gone = QueueProofs(store.opened, found[0].store.log).count_empty(store.state, bounds) if found else {}
     for queue in found:
         gone[queue.key] += queue.range.gaps if queue.scanned is None else queue.scanned.gaps

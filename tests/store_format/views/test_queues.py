@@ -16,7 +16,7 @@ from tests.support import goldens
 from tests.support.fixtures import Golden
 from tests.support.reads import flip
 from tests.support.referee.answers import rmqlog
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, make_store, messages_of, numbered
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 NOW = 1_800_000_000_000
@@ -193,3 +193,21 @@ def test_a_place_that_was_given_up_counts_once(tmp_path: Path) -> None:
     assert not rmqlog(recovered, "recover", recovered, "--apply").code
     (row,) = view(recovered, "queues")
     assert (row["minOffset"], row["maxOffset"], row["messages"]) == (0, 10, 9)
+
+
+def test_a_place_that_was_given_up_before_the_first_message_does_not_count(tmp_path: Path) -> None:
+    """Retention has deleted the messages before, with their queue files."""
+    root, recovered = tmp_path / "store", tmp_path / "recovered"
+    make_store(root, StoreSettings("broker-a", 1 << 13, 400))
+    for topic, number, count in ("T", 0, 41), ("U", 0, 1), ("T", 41, 19):
+        append(root, numbered(topic, number, count, queues=1, body_size=69))
+    first, second = sorted((root / "commitlog").iterdir())
+    last = [each for each in messages_of(root) if each.physical_offset < int(second.name)][-1]
+    assert last.queue_offset == 40
+    flip(root, last.physical_offset + 88)
+    assert not rmqlog(root, "recover", root, "--into", recovered, "--salvage", "--apply").code
+    (recovered / "commitlog" / first.name).unlink()
+    for path in sorted((recovered / "consumequeue/T/0").iterdir())[:2]:
+        path.unlink()
+    row = view(recovered, "queues")[0]
+    assert (row["minOffset"], row["maxOffset"], row["messages"]) == (41, 60, 19)
