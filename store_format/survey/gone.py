@@ -60,8 +60,7 @@ _log = logging.getLogger(__name__)
 _UNUSED_MAX = 64 << 20  # bytes at the end of a full file: less than its next message needs
 _BLANK_HEAD_SIZE = 8  # with less room in a file, nothing can be written
 _HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
-# sysFlags of messages without entries of their own; the first is a bit of TRANSACTION_ROLLBACK, too
-_NOT_QUEUED = sysflag.TRANSACTION_PREPARED | sysflag.INNER_BATCH
+_NOT_QUEUED = sysflag.TRANSACTION_PREPARED  # a bit of TRANSACTION_ROLLBACK, too: no entries
 _NEIGHBOURS = 64  # newest entries that show the delay of a level
 _LEVELS_MAX = 1 << 10  # a queue of a higher level is that of a message with a flipped queue id
 _NAMES_MAX = 50  # of ranges of lost messages in an error

@@ -271,7 +271,7 @@ def _lacks_last(
 
 
 def _has_entries(queue: QueueRange) -> bool:
-    return not queue.is_batch and queue.bounds is not None and queue.bounds.has_entries
+    return queue.bounds is not None and queue.bounds.has_entries
 
 
 def _is_filled(queue: QueueRange) -> bool:
@@ -334,7 +334,7 @@ def _with_tail(
         queue, entries = _without_cut(log, tail, queue, found) if is_filled else (queue, found)
         entries = without_far(queue, entries, log.cache.said)
         # else messages before the first entry may have expired
-        if known is not None and (is_filled or not log.min_offset):
+        if known is not None and not queue.is_batch and (is_filled or not log.min_offset):
             entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
         if len(entries.units):
             entries = _with_lost(queue, entries, tail.damaged)

@@ -136,15 +136,15 @@ class BrokerStore:
             self._file(message, count)
         return message
 
-    def put_batch(self, topic: str, count: int) -> Message:
+    def put_batch(self, topic: str, count: int, *, files: bool = True) -> Message:
         """Appends an inner batch of so many messages to queue 0, as for a topic with queue.type=BatchCQ."""
         at = self.next_offset(topic, 0)
         parts = (
             SubMessage(i, b"part %d of %d" % (i, at), b"UNIQ_KEY\x01P%d\x02" % (at + i)) for i in range(count)
         )
         return self.put(
-            topic, 0, body=oracle.encode_inner_batch(parts), count=count, sys_flag=0xC0,
-            properties={"INNER_NUM": str(count), "INNER_BASE": str(at)},
+            topic, 0, body=oracle.encode_inner_batch(parts), count=count, files=files,
+            sys_flag=0xC0, properties={"INNER_NUM": str(count), "INNER_BASE": str(at)},
         )  # fmt: skip
 
     @property
@@ -282,7 +282,7 @@ def made(root: Path, words: str, **settings: Any) -> BrokerStore:
             if again:
                 store.restart(topic)
             elif count:
-                store.put_batch(topic, int(count))
+                store.put_batch(topic, int(count), files=not lost)
             else:
                 named = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": light}
                 store.put(
