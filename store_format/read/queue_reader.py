@@ -34,7 +34,7 @@ from store_format.errors import (
 )
 from store_format.files.paths import StoreFile
 from store_format.files.view import Buffers, FileWindow, read_sizes
-from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
+from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.locate import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
@@ -606,10 +606,13 @@ def _suspects(refs: UnitRefs, bad: Sequence[BadUnit]) -> dict[int, _Suspect]:
 
 
 def _wanted_offsets(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:
-    """The range of the slice for each entry, for entries of several offsets; None if there are none."""
+    """The range of the slice for each entry, for entries of several offsets; None if there are none. An entry
+    of one offset is wanted: the slice of one of `_right_entries` may be another one of its queue.
+    """
     if not any(piece.queue.is_batch for piece in pieces):
         return None
-    starts, stops = np.array([piece.start for piece in pieces]), np.array([piece.stop for piece in pieces])
+    edges = [(each.start, each.stop) if each.queue.is_batch else (0, OFFSET_MAX) for each in pieces]
+    starts, stops = np.array(edges, np.int64).T
     return starts[part.piece], stops[part.piece]
 
 

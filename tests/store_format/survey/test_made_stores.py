@@ -35,6 +35,8 @@ def test_a_made_store(tmp_path: Path, question: str, caplog: pytest.LogCaptureFi
     strict = _read(store, store.root)
     warned = [f"warned: {text}" for text in caplog.messages]
     around = _read(store, store.root, skips=True)
+    if not strict.startswith("asks"):
+        assert _read_at_once(store) == re.sub(r"\S+ none(; |$)", "", around).strip("; ")
     searched = _search(store, strict)
     found = diagnose(str(store.root))
     said = _verified(found)
@@ -76,6 +78,15 @@ def _read(store: BrokerStore, root: Path, *, skips: bool = False, unfiled: Unfil
     except OptionError:
         return f"asks; with unfiledQueues=read {_read(store, root, skips=skips, unfiled='read')}"
     return "; ".join(_messages_of(store, opened.queue(*queue.key), skips=skips) for queue in queues)
+
+
+def _read_at_once(store: BrokerStore) -> str:
+    """The messages of all queues, which a Spark task may read in one pass over the commitlog."""
+    opened = MessageStore.open(str(store.root))
+    queues = [opened.queue(*queue.key) for queue in opened.queues()]
+    tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    pieces = [(queue, queue.piece()) for queue in queues]
+    return _numbers(store, list(read_pieces(pieces, decode_options_of(_COLUMNS, True), tolerance)))
 
 
 def _messages_of(store: BrokerStore, queue: Queue, *, skips: bool) -> str:
