@@ -111,15 +111,18 @@ def recovered_queues(
         key for key, queue in kept.items() if _has_other_entries(queue, before.get(key), readable.offset)
     ]
     _warn_once(opened, log, _OTHERS, others)
-
-    def start(there: QueueRange | None) -> int:
-        stops = [stop for _, stop in filing().ends.values()] if _goes_on(there, readable.offset) else []
-        return max([end.start, *(stop for stop in stops if stop <= readable.offset)])
-
+    going_on = {key for key in made if _goes_on(before.get(key), readable.offset)}
+    behind = end.start
+    if going_on:  # a broker that starts files the messages of the other queues first
+        others_made = (made[key].units for key in made.keys() - going_on)
+        stops = [int((units["physical_offset"] + units["size"]).max(initial=-1)) for units in others_made]
+        stops += [stop for _, stop in filing().ends.values()]
+        behind = max([behind, *(stop for stop in stops if stop <= readable.offset)])
     misfiled = [
         key
         for key, found in made.items()
-        if key in kept and _is_misfiled(kept[key], there := before.get(key), found, start(there))
+        if key in kept
+        and _is_misfiled(kept[key], before.get(key), found, behind if key in going_on else end.start)
     ]
     _warn_once(opened, log, _MISFILED, misfiled)
     return kept, damaged
@@ -218,7 +221,7 @@ def _has_other_entries(queue: QueueRange, before: QueueRange | None, end: int) -
 
 def _goes_on(queue: QueueRange | None, log_end: int) -> bool:
     """Whether entries of the queue lead behind the log's end. Then a broker that starts files only what is
-    behind the messages of all queues (ConsumeQueue.putMessagePositionInfo, truncateDirtyLogicFiles).
+    behind the messages of all other queues (ConsumeQueue.putMessagePositionInfo, truncateDirtyLogicFiles).
     """
     there = None if queue is None or queue.is_batch else queue.bounds
     run = None if there is None else file_run(there.directory, CQ_UNIT.itemsize)
