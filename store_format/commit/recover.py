@@ -346,7 +346,9 @@ def _recovery_of_copy(source: Opened, target: Opened, options: RecoverOptions) -
     else:
         recovery.holes = short_tails(log, recovery.stop)
     holes = [(hole.start, hole.stop) for hole in recovery.holes]
-    recovery.begins = QueueProofs.begun_again(log, recovery.queues, holes, is_copied=True)
+    # up to the first invalid entry: a broker that starts makes a queue that begins with zeros again
+    queues = QueueProofs(source, log).queues(lambda _: None, scan=True)
+    recovery.begins = QueueProofs.begun_again(log, queues, holes, is_copied=True)
     check_holes(log, Ledger.read(source), recovery.holes)
     return recovery
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from types import MappingProxyType
 
@@ -35,7 +35,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import Filing, MadeEntries
 from store_format.consumequeue.files import QueueKind, file_run
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import message_mask
+from store_format.consumequeue.units import FiledQueue, message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
@@ -101,7 +101,7 @@ def recovered_queues(
     )
     starts = dict.fromkeys(doubtful, 0)
     filing = cache(lambda: QueueProofs(opened, log).filing(StoreState.CRASHED, end.start))
-    made = _made_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
+    made, _ = _made_from_tail(log, queues, tail, starts, delay_levels_ms, filing)
     queues, gaps = _with_tail(
         log, queues, tail, starts, made, lambda key: select(key[0]) and key not in damaged
     )
@@ -149,7 +149,8 @@ def completed_queues(
     starts |= {
         key: log.min_offset
         for key, start in starts.items()
-        if start is None and (key in astray or _is_exchanged(queues[key], log))
+        if start is None
+        and (key in astray or _is_exchanged(queues[key], log) or _is_built(opened, queues[key], log))
     }
     places = [start for start in starts.values() if start is not None]
     doubtful = {key: start for key, start in starts.items() if start is not None}
@@ -179,7 +180,8 @@ def completed_queues(
         _LogTail(min(places), stop),
         cache(lambda: QueueProofs(opened, log).filing(StoreState.CLEAN)),
     )
-    made = _made_from_tail(log, queues, tail, doubtful, delay_levels_ms(), filing)
+    made, damaged = _made_from_tail(log, queues, tail, doubtful, delay_levels_ms(), filing)
+    tail = replace(tail, damaged=damaged)
     done, gaps = _with_tail(
         log, queues, tail, doubtful, made,
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
@@ -267,7 +269,7 @@ def _lacks_last(
         return False
     start = max(min(filed.values()), log.min_offset)
     if opened.is_remote and not wrong and end.offset - _NEAR_SIZE < start < end.offset:
-        made = _made_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
+        made, _ = _made_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
         if not filed.keys() & made.keys():
             return False
     return QueueProofs(opened, log).lacks_entry(end.last_offset, max(filed.values()))
@@ -356,11 +358,12 @@ def _made_from_tail(
     doubtful: Mapping[QueueKey, int],
     delay_levels_ms: tuple[int, ...],
     filing: Callable[[], Filing] = Filing,
-) -> dict[QueueKey, MadeEntries]:
+) -> tuple[dict[QueueKey, MadeEntries], list[tuple[int, int]]]:
     """The entries of the tail's messages whose queue offset is at or behind the end of their queue, or that
     may be there: of a queue with entries all newer than the last one count, of a `doubtful` one all from its
     physical offset on. Older ones are remains of a topic that was deleted and created again
-    (ConsumeQueue.putMessagePositionInfo). Warns of damage in the tail, unless that was done.
+    (ConsumeQueue.putMessagePositionInfo). And the damaged stretches of the tail, of which it warns unless
+    that was done.
     """
 
     def floor(key: QueueKey) -> tuple[int, int]:
@@ -384,7 +387,7 @@ def _made_from_tail(
             "commitlog %d to %d: %d bytes are damaged or missing; messages there have no consume queue entry"
         )
         _log.warning(text, tail.start, tail.stop, size)
-    return found
+    return found, damaged
 
 
 def _continuing(
@@ -682,6 +685,14 @@ def _is_exchanged(queue: QueueRange, log: CommitLog) -> bool:
     """
     ends = [_other_queue(queue, log, offset) for offset in (queue.min_offset, queue.max_offset - 1)]
     return ends[0] is not None and ends[0] == ends[1] and queue.max_offset - queue.min_offset > 1
+
+
+def _is_built(opened: Opened, queue: QueueRange, log: CommitLog) -> bool:
+    """Whether a broker that starts files all messages of the queue: it finds an invalid first entry
+    (ConsumeQueue.recover).
+    """
+    found = FiledQueue.of(opened, queue.topic, queue.queue_id).bounds(log.min_offset, scan=True)
+    return found is not None and found.max_offset <= queue.min_offset
 
 
 def _other_queue(queue: QueueRange, log: CommitLog, offset: int) -> QueueKey | None:
