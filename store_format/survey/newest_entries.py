@@ -117,6 +117,8 @@ def recovered_queues(
         others_made = (made[key].units for key in made.keys() - going_on)
         stops = [int((units["physical_offset"] + units["size"]).max(initial=-1)) for units in others_made]
         stops += [stop for _, stop in filing().ends.values()]
+        if not all(_has_entries(before[key]) for key in going_on):  # truncateDirtyLogicFiles
+            stops.append(readable.offset)
         behind = max([behind, *(stop for stop in stops if stop <= readable.offset)])
     misfiled = [
         key
