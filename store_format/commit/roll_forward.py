@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from store_format.bookkeeping.journal import Abort, Journal, State, Writing
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.append_position import (
     WriterEnd,
     complete_queues,
@@ -69,11 +70,11 @@ def roll_forward(held: LockedStore, journal: Journal) -> None:
     _log.warning("%s: a commit of %d messages was interrupted; completing it now", opened.path, journal.units)
     refuse_incomplete(opened, journal, held.log)
     publication = Publication(opened, journal, held.log, files)
-    present = publication.count_present(held.log)
-    if state.writing is Writing.REPEAT and _is_ours_alone(opened, held.log, present, journal):
+    present, is_cut = publication.count_present(held.log), _is_cut_before(held, journal)
+    if state.writing is Writing.REPEAT and not is_cut and _is_ours_alone(opened, held.log, present, journal):
         repeat(held, journal)
     else:
-        crashed = state.abort in (Abort.BROKER, Abort.THIS)
+        crashed = is_cut or state.abort in (Abort.BROKER, Abort.THIS)
         _complete_behind_broker(held, journal, publication, present, crashed=crashed)
     conclude(opened, journal, files)
     remove_staging(opened, journal.staged, files)
@@ -90,6 +91,14 @@ def repeat(held: LockedStore, journal: Journal) -> None:
             files,
         )
     publish(Publication(opened, journal, held.relisted().log, files), files)
+
+
+def _is_cut_before(held: LockedStore, journal: Journal) -> bool:
+    """Whether the log lacks the message in front of the batch, as in a copy that was made meanwhile. A broker
+    that starts ends the log there, and would cut off what is written at the base.
+    """
+    last = Ledger.read(held.opened).last
+    return last is not None and last.stop == journal.base and last.damage(held.log) is not None
 
 
 def _is_ours_alone(opened: Opened, log: CommitLog, present: Present, journal: Journal) -> bool:

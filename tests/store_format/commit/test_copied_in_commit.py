@@ -5,6 +5,7 @@ the commitlog has of the batch gets its topics, queue entries and index entries.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,13 @@ import pytest
 from store_format.bookkeeping.journal import Abort, Journal, State, Writing
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
+from store_format.errors import CorruptStoreError
 from store_format.metadata.read import read_topics
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
+from tests.support import oracle
 from tests.support.failing_writer import Failure, install
+from tests.support.file_edits import overwrite
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
 from tests.support.oracle import build_index_files
@@ -115,3 +119,32 @@ def test_a_batch_without_abort_is_completed(
             _check_whole(root, expected | more)
             checked += 1
     assert checked >= 4
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_no_batch_is_completed_behind_lost_bytes(
+    before: Path, tmp_path: Path, forks: ForkServer, whole: bool
+) -> None:
+    """A copy can lack the message in front of the batch. A broker that starts ends the log there."""
+    lost, cut = messages_of(before)[-1], Counter[bool]()
+    every = 1 if whole else _EVERY
+    for _, root in killed_stores(forks, before, tmp_path, "kill", write_both, every=every):
+        if Journal.read(Opened(str(root))) is None:
+            continue
+        file = root / "commitlog" / "00000000000000000000"
+        overwrite(file, lost.physical_offset, bytes(len(oracle.encode_message(lost))))
+        refusal = ""
+        try:
+            append(root, numbered("T", 900, 1))
+        except CorruptStoreError as error:
+            refusal = str(error)
+        if refusal:
+            assert "rmqlog recover STORE --cut-after-damage --apply" in refusal
+            MessageStore.open(str(root)).recover(cut_after_damage=True).apply()
+            append(root, numbered("T", 900, 1))
+        cut[bool(refusal)] += 1
+        found = MessageStore.open(str(root)).diagnose()
+        assert found.verdict.startswith("sound"), found
+        assert "message 900 of T" in bodies_in(root)
+    assert min(cut[True], cut[False]) > 0
