@@ -432,23 +432,27 @@ class ComparedQueue:
 
     def count_second(self, rows: _Units) -> int:
         """How many of these messages, the first ones of the queue in the log, claim places of expired ones:
-        the entries of these places lead before the log, in its order. 0 if the queue's last entry leads to a
-        message of another queue: then the files may be those of that queue.
+        the entries of these places lead before the log, in its order, and the next ones not to them, as in a
+        shifted file. 0 if the queue's last entry leads to a message of another queue: then the files may be
+        those of that queue.
         """
         log = self.log
         if log is None or not log.min_offset or not self.is_comparable or self.stored.is_batch:
             return 0
 
-        def is_second(offset: int) -> bool:
+        def is_second(message: tuple[int, int]) -> bool:
+            offset, place = message
             units = self.stored.read(max(offset - 1, 0), offset + 1)
             physical = units["physical_offset"].tolist()
-            return (
+            behind = self.stored.read(offset + 1, offset + 2)["physical_offset"].tolist()
+            return place not in behind and (
                 bool(message_mask(units).all())
                 and physical[0] <= physical[-1] <= log.min_offset - int(units["size"][-1])
                 and not LogEntries(log).is_flipped(self.key, offset, physical[-1], log.min_offset, log.stop)
             )
 
-        count = len([*takewhile(is_second, rows["offset"].tolist())])
+        messages = zip(rows["offset"].tolist(), rows["physical"].tolist(), strict=True)
+        count = len([*takewhile(is_second, messages)])
         bounds = self.stored.filed.bounds(log.min_offset) if count else None
         newest = None if bounds is None else LogEntries(log).message_at(bounds.last_physical_offset)
         return count if newest is None or newest.key == self.key else 0
