@@ -169,6 +169,7 @@ class GroupPositions(StreamPositions):
         self._now, self._held, self._compared = now, held, self.stores.version
         if self._beyond(previous):
             self.stores.look(anew=True)  # another member may have read more since the last look
+            self._compare(previous)  # a topic that was gone may be back
             self._compared = self.stores.version
             self._correct(self._beyond(previous), previous)
 

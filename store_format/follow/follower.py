@@ -239,6 +239,7 @@ class StoreFollower:
         self.cuts = self.cuts if behind and not there.scanned else there.cuts
         self._note_changes(found, changed, intact)
         self._warn_of_growth(signs, found)
+        gone = {key: self.queues[key] for key in self.queues.keys() - found.keys()}
         self.queues = found
         self._pending, self._is_full = {}, False
         self._follows = (
@@ -259,6 +260,10 @@ class StoreFollower:
         if not self._follows or not self._follow(signs, None):
             self._note_stuck(any(read_head(self._log, self._end)[:_WORD_SIZE]), moved)
             self._remember(signs)
+        for key in gone.keys() & self.queues.keys():  # the topic was created again since it was looked at
+            replaced = replaced_by(gone[key], self.queues[key], intact)
+            if replaced is not None:
+                self.replaced[key] = replaced
         return bool(self.changed)
 
     def _with_messages(self, signs: _Signs, intact: int | None) -> Collection[QueueKey] | None:

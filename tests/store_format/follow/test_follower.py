@@ -496,3 +496,24 @@ def test_many_new_messages_without_entries_are_not_trusted(
             overwrite(file, 2 * CQ_UNIT.itemsize, bytes(CQ_UNIT.itemsize))
     follower.look()
     assert ends(follower) == in_batch(root)
+
+
+def test_a_topic_is_created_again_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queues were listed without the topic, and the log behind them has its new messages."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    follower = followed(root)
+    deleted_topic(root, "T")
+
+    def found_before(*arguments: Any, **more: Any) -> Any:
+        there = find_queues(*arguments, **more)
+        monkeypatch.undo()
+        append(root, numbered("T", 100, 8))
+        return there
+
+    monkeypatch.setattr(follower_room, "find_queues", found_before)
+    assert follower.look()
+    assert set(ends(follower).values()) == {(0, 2)}
+    assert [(each.stop, each.begin) for each in follower.replaced.values()] == [(5, 0)] * 4
