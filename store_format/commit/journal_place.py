@@ -79,6 +79,21 @@ def is_lost_with_power(opened: Opened, journal: Journal) -> bool:
     return False
 
 
+def is_given_up(opened: Opened, journal: Journal, *, cut_after_damage: bool) -> bool:
+    """Whether the next writer gives up a commit whose staged files are missing, as in a copy that was made
+    meanwhile: only with the option.
+    """
+    if not cut_after_damage or State.of(opened, journal).writing is not Writing.REPEAT:
+        return False
+    try:
+        _check_all_staged(opened, journal)
+    except StoreNotFoundError:
+        return True
+    except CorruptStoreError:
+        return False
+    return False
+
+
 def _check_all_staged(opened: Opened, journal: Journal) -> None:
     for staged in journal.staged:
         check_staged(opened, staged)
@@ -96,7 +111,13 @@ def refuse_incomplete(opened: Opened, journal: Journal, log: CommitLog) -> None:
     Raises OffsetOutOfRangeError if retention has deleted the log at the commit's base: what was written is
     unknown then.
     """
-    _check_all_staged(opened, journal)
+    try:
+        _check_all_staged(opened, journal)
+    except StoreNotFoundError as error:
+        raise StoreNotFoundError(
+            f"{error}. If this is a copy without that file, give up the commit and run its job again: rmqlog "
+            "recover STORE --cut-after-damage --apply"
+        ) from error
     if is_base_deleted(journal, log):
         raise OffsetOutOfRangeError(
             f"{opened}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "

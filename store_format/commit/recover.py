@@ -16,7 +16,12 @@ from store_format.bookkeeping.journal import Abort, Journal, StoreState
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.commit.cluster import RECOVER_IGNORING
-from store_format.commit.journal_place import is_given_up_in_copy, is_lost_with_power, will_complete
+from store_format.commit.journal_place import (
+    is_given_up,
+    is_given_up_in_copy,
+    is_lost_with_power,
+    will_complete,
+)
 from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
@@ -168,6 +173,8 @@ class RecoverPlan:
             return []
         if self.options.into is not None:
             action, what = "left", "its commitlog is another one, and the copy does without the commit"
+        elif is_given_up(self.opened, journal, cut_after_damage=self.options.cut_after_damage):
+            action, what = "drop", "its staged files are missing, and it is given up first"
         elif will_complete(
             self.opened, journal, _open_store_log(self.opened, self.options),
             ignore_missing=self.options.ignore_missing_stores, way_out=RECOVER_IGNORING,

@@ -19,7 +19,12 @@ from store_format.commit.append_position import (
     gaps_before,
     queue_append_positions,
 )
-from store_format.commit.journal_place import bytes_before, is_lost_with_power, refuse_incomplete
+from store_format.commit.journal_place import (
+    bytes_before,
+    is_given_up,
+    is_lost_with_power,
+    refuse_incomplete,
+)
 from store_format.commit.log_comparison import LockedStore
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.repair import refuse_cut, repair
@@ -44,7 +49,7 @@ def roll_forward(held: LockedStore, journal: Journal) -> None:
 
     The caller has compared the commitlog's directories with the journal (`refuse_other_log`). A commit with
     ASYNC_FLUSH whose staged files were lost with the power is dropped, and the store is to be repaired as
-    after a broker's crash. Raises what `refuse_incomplete` raises.
+    after a broker's crash. So is one that `is_given_up`. Raises what `refuse_incomplete` raises.
     """
     opened, files = held.opened, held.files
     held = replace(
@@ -63,6 +68,18 @@ def roll_forward(held: LockedStore, journal: Journal) -> None:
             "find. Run the job again",
             opened.path, journal.units,
         )  # fmt: skip
+        Abort.write_mark(opened, None, files)
+        remove_journal(opened, files)
+        remove_staging(opened, journal.staged, files)
+        return
+    if is_given_up(opened, journal, cut_after_damage=held.options.cut_after_damage):
+        _log.warning(
+            "%s: a commit of %d messages was interrupted, and its staged files are missing. The commit is "
+            "given up: what the commitlog has of its messages is removed. Run the job again",
+            opened.path, journal.units,
+        )  # fmt: skip
+        held.log_files.clear_behind(journal.base)
+        # what queues and index have of them is removed as after a crash
         Abort.write_mark(opened, None, files)
         remove_journal(opened, files)
         remove_staging(opened, journal.staged, files)

@@ -14,7 +14,7 @@ import pytest
 from store_format.bookkeeping.journal import Abort, Journal, State, Writing
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StoreNotFoundError
 from store_format.metadata.read import read_topics
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
@@ -148,3 +148,27 @@ def test_no_batch_is_completed_behind_lost_bytes(
         assert found.verdict.startswith("sound"), found
         assert "message 900 of T" in bodies_in(root)
     assert min(cut[True], cut[False]) > 0
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_a_commit_without_its_staged_files_is_given_up_and_done_again(
+    before: Path, tmp_path: Path, forks: ForkServer, whole: bool
+) -> None:
+    """A copy can have the journal and not the staged files: nobody can complete the commit there."""
+    expected = {m.body.decode().rstrip(".") for m in [*numbered("T", 0, _FIRST), *_BATCH]}
+    checked, every = 0, 1 if whole else _EVERY
+    options = CommitOptions(new_topics={"U": 4}, clock=lambda: 1_700_000_300_000)
+    for _, root in killed_stores(forks, before, tmp_path, "kill", write_both, every=every):
+        opened = Opened(str(root))
+        journal = Journal.read(opened)
+        if journal is None or State.of(opened, journal).writing is not Writing.REPEAT:
+            continue
+        shutil.rmtree(root / ".rmqlog" / "staging")
+        with pytest.raises(StoreNotFoundError, match="rmqlog recover STORE --cut-after-damage --apply"):
+            append(root, numbered("T", 900, 1))
+        MessageStore.open(str(root)).recover(cut_after_damage=True).apply()
+        commit(str(root), [stage(root, _BATCH, write="w3")], key=_KEY, options=options)
+        _check_whole(root, expected)
+        checked += 1
+    assert checked >= 2
