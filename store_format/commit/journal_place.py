@@ -70,28 +70,26 @@ def will_complete(
 
 def is_lost_with_power(opened: Opened, journal: Journal) -> bool:
     """Whether staged files of a commit with ASYNC_FLUSH never reached the disk: nobody can complete it."""
-    if journal.sync:
-        return False
-    try:
-        _check_all_staged(opened, journal)
-    except CorruptStoreError:
-        return True
-    return False
+    return not journal.sync and isinstance(_staged_error(opened, journal), CorruptStoreError)
 
 
 def is_given_up(opened: Opened, journal: Journal, *, cut_after_damage: bool) -> bool:
     """Whether the next writer gives up a commit whose staged files are missing, as in a copy that was made
-    meanwhile: only with the option.
+    during the commit: only with the option. The part of a commit over a cluster is never given up, because
+    other stores may have published theirs: the job would not write the part again.
     """
-    if not cut_after_damage or State.of(opened, journal).writing is not Writing.REPEAT:
+    if not cut_after_damage or journal.members or is_concluded(opened, journal):
         return False
+    return isinstance(_staged_error(opened, journal), StoreNotFoundError)
+
+
+def _staged_error(opened: Opened, journal: Journal) -> StoreError | None:
+    """Why the staged files are not as they were written: CorruptStoreError or StoreNotFoundError; or None."""
     try:
         _check_all_staged(opened, journal)
-    except StoreNotFoundError:
-        return True
-    except CorruptStoreError:
-        return False
-    return False
+    except (CorruptStoreError, StoreNotFoundError) as error:
+        return error
+    return None
 
 
 def _check_all_staged(opened: Opened, journal: Journal) -> None:
@@ -111,13 +109,14 @@ def refuse_incomplete(opened: Opened, journal: Journal, log: CommitLog) -> None:
     Raises OffsetOutOfRangeError if retention has deleted the log at the commit's base: what was written is
     unknown then.
     """
-    try:
-        _check_all_staged(opened, journal)
-    except StoreNotFoundError as error:
+    error = _staged_error(opened, journal)
+    if isinstance(error, StoreNotFoundError) and not journal.members:
         raise StoreNotFoundError(
             f"{error}. If this is a copy without that file, give up the commit and run its job again: rmqlog "
             "recover STORE --cut-after-damage --apply"
         ) from error
+    if error is not None:
+        raise error
     if is_base_deleted(journal, log):
         raise OffsetOutOfRangeError(
             f"{opened}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "

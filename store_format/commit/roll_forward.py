@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from store_format.bookkeeping.journal import Abort, Journal, State, Writing
-from store_format.bookkeeping.ledger import Ledger
+from store_format.bookkeeping.journal import Abort, Journal, Reading, State, Writing
 from store_format.commit.append_position import (
     WriterEnd,
     complete_queues,
@@ -37,19 +36,34 @@ from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.index.updates import last_index_file, rewind_index
 from store_format.layouts import INDEX_HEADER, MESSAGE_HEADS
+from store_format.message.locate import locate
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.opened.store import Opened
 from store_format.survey.log_end import LogEnd
 
 _log = logging.getLogger(__name__)
 
+_LOST = (
+    "%s: a commit of %d messages with ASYNC_FLUSH was interrupted by a power loss, and its staged files are "
+    "not complete. The commit is dropped; those of its messages stay that a broker would find. Run the job "
+    "again"
+)
+_MISSING = (
+    "%s: a commit of %d messages was interrupted, and its staged files are missing. The commit is given up"
+)
+_REMOVED = f"{_MISSING}, and its messages are removed from the commitlog. Run the job again"
+_GIVEN_UP = (
+    f"{_MISSING}. The messages that the commitlog has of it stay, because others have written or read behind "
+    "them: the job writes them again"
+)
+
 
 def roll_forward(held: LockedStore, journal: Journal) -> None:
     """Completes the journal's commit under the caller's lock, and removes its staged files.
 
-    The caller has compared the commitlog's directories with the journal (`refuse_other_log`). A commit with
-    ASYNC_FLUSH whose staged files were lost with the power is dropped, and the store is to be repaired as
-    after a broker's crash. So is one that `is_given_up`. Raises what `refuse_incomplete` raises.
+    The caller has compared the commitlog's directories with the journal (`refuse_other_log`). A commit that
+    `is_lost_with_power` or `is_given_up` is dropped, and the store is to be repaired as after a broker's
+    crash. Raises what `refuse_incomplete` raises.
     """
     opened, files = held.opened, held.files
     held = replace(
@@ -61,25 +75,14 @@ def roll_forward(held: LockedStore, journal: Journal) -> None:
         remove_journal(opened, files)
         remove_staging(opened, journal.staged, files)
         return
-    if is_lost_with_power(opened, journal):
-        _log.warning(
-            "%s: a commit of %d messages with ASYNC_FLUSH was interrupted by a power loss, and its staged "
-            "files are not complete. The commit is dropped; those of its messages stay that a broker would "
-            "find. Run the job again",
-            opened.path, journal.units,
-        )  # fmt: skip
-        Abort.write_mark(opened, None, files)
-        remove_journal(opened, files)
-        remove_staging(opened, journal.staged, files)
-        return
-    if is_given_up(opened, journal, cut_after_damage=held.options.cut_after_damage):
-        _log.warning(
-            "%s: a commit of %d messages was interrupted, and its staged files are missing. The commit is "
-            "given up: what the commitlog has of its messages is removed. Run the job again",
-            opened.path, journal.units,
-        )  # fmt: skip
-        held.log_files.clear_behind(journal.base)
-        # what queues and index have of them is removed as after a crash
+    is_lost = is_lost_with_power(opened, journal)
+    if is_lost or is_given_up(opened, journal, cut_after_damage=held.options.cut_after_damage):
+        text = _LOST if is_lost else _GIVEN_UP
+        # no reader and no broker has seen its messages
+        if not is_lost and state.reading is Reading.TO_BASE and _has_no_other(held.log, journal):
+            held.log_files.clear_behind(journal.base)
+            text = _REMOVED
+        _log.warning(text, opened.path, journal.units)
         Abort.write_mark(opened, None, files)
         remove_journal(opened, files)
         remove_staging(opened, journal.staged, files)
@@ -87,7 +90,7 @@ def roll_forward(held: LockedStore, journal: Journal) -> None:
     _log.warning("%s: a commit of %d messages was interrupted; completing it now", opened.path, journal.units)
     refuse_incomplete(opened, journal, held.log)
     publication = Publication(opened, journal, held.log, files)
-    present, is_cut = publication.count_present(held.log), _is_cut_before(held, journal)
+    present, is_cut = publication.count_present(held.log), _is_cut_before(held.log, journal.base)
     if state.writing is Writing.REPEAT and not is_cut and _is_ours_alone(opened, held.log, present, journal):
         repeat(held, journal)
     else:
@@ -110,12 +113,27 @@ def repeat(held: LockedStore, journal: Journal) -> None:
     publish(Publication(opened, journal, held.relisted().log, files), files)
 
 
-def _is_cut_before(held: LockedStore, journal: Journal) -> bool:
+def _has_no_other(log: CommitLog, journal: Journal) -> bool:
+    """Whether all messages from the commit's base on are its own, as their number and store times show."""
+    count = 0
+    for run in log.runs(journal.base):
+        units, _ = locate(log.refs_of(run), verify_crc=False)
+        count += len(units)
+        if (units.integers("store_timestamp") != journal.store_timestamp).any():
+            return False
+    return count <= journal.units and journal.store_timestamps is None
+
+
+def _is_cut_before(log: CommitLog, base: int) -> bool:
     """Whether the log lacks the message in front of the batch, as in a copy that was made meanwhile. A broker
     that starts ends the log there, and would cut off what is written at the base.
     """
-    last = Ledger.read(held.opened).last
-    return last is not None and last.stop == journal.base and last.damage(held.log) is not None
+    file = log.file_at(base - 1)
+    if file is None:
+        return False
+    walk = log.walk(file.start, base, verify_crc=True, resync=True)
+    is_damaged = any(isinstance(step, Damage) and step.range[1] >= base for step in walk)
+    return is_damaged or walk.end is None or walk.end.offset < base
 
 
 def _is_ours_alone(opened: Opened, log: CommitLog, present: Present, journal: Journal) -> bool:

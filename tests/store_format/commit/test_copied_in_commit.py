@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.journal import Abort, Journal, State, Writing
+from store_format.bookkeeping.journal import Abort, Journal, Reading, State, Writing
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import CorruptStoreError, StoreNotFoundError
@@ -96,6 +96,15 @@ def _check_whole(root: Path, expected: set[str]) -> None:
     assert [str(problem) for problem in diagnosis if problem.severity != "info"] == []
 
 
+def _interrupted(forks: ForkServer, before: Path, place: Path, whole: bool) -> Iterator[tuple[Path, Journal]]:
+    """Stores in which the commit of the batch was killed, and its journal."""
+    every = 1 if whole else _EVERY
+    for _, root in killed_stores(forks, before, place, "kill", write_both, every=every):
+        journal = Journal.read(Opened(str(root)))
+        if journal is not None:
+            yield root, journal
+
+
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_a_batch_without_abort_is_completed(
@@ -103,10 +112,8 @@ def test_a_batch_without_abort_is_completed(
 ) -> None:
     expected = {m.body.decode().rstrip(".") for m in [*numbered("T", 0, _FIRST), *_BATCH]}
     states, checked = States(), 0
-    every = 1 if whole else _EVERY
-    for _, killed in killed_stores(forks, before, tmp_path, "kill", write_both, every=every):
-        journal = Journal.read(Opened(str(killed)))
-        if journal is None or not states.is_new(killed):
+    for killed, journal in _interrupted(forks, before, tmp_path, whole):
+        if not states.is_new(killed):
             continue
         for name, root in _variants(killed, before, tmp_path, 4 if whole else 1):
             state = State.of(Opened(str(root)), journal)
@@ -128,10 +135,9 @@ def test_no_batch_is_completed_behind_lost_bytes(
 ) -> None:
     """A copy can lack the message in front of the batch. A broker that starts ends the log there."""
     lost, cut = messages_of(before)[-1], Counter[bool]()
-    every = 1 if whole else _EVERY
-    for _, root in killed_stores(forks, before, tmp_path, "kill", write_both, every=every):
-        if Journal.read(Opened(str(root))) is None:
-            continue
+    for root, journal in _interrupted(forks, before, tmp_path, whole):
+        if State.of(Opened(str(root)), journal).writing is Writing.CONCLUDE:
+            continue  # all of it is written: only the journal is removed
         file = root / "commitlog" / "00000000000000000000"
         overwrite(file, lost.physical_offset, bytes(len(oracle.encode_message(lost))))
         refusal = ""
@@ -150,25 +156,74 @@ def test_no_batch_is_completed_behind_lost_bytes(
     assert min(cut[True], cut[False]) > 0
 
 
+def give_up(root: Path, failure: Failure) -> None:
+    install(failure)
+    MessageStore.open(str(root)).recover(cut_after_damage=True).apply()
+
+
+def _begun_without_staged(
+    forks: ForkServer, before: Path, place: Path, whole: bool, behind: bool = False
+) -> Iterator[Path]:
+    """Stores whose commit has begun, without its staged files. `behind`: another writer's message, too, and
+    the batch is not in the ledger.
+    """
+    for root, journal in _interrupted(forks, before, place, whole):
+        state = State.of(Opened(str(root)), journal)
+        if state.reading is Reading.TO_BASE and not (behind and state.in_ledger):
+            if behind:
+                _write_behind(root)
+            shutil.rmtree(root / ".rmqlog" / "staging")
+            yield root
+
+
+def _write_again(root: Path) -> None:
+    options = CommitOptions(new_topics={"U": 4}, clock=lambda: 1_700_000_300_000)
+    assert commit(str(root), [stage(root, _BATCH, write="w3")], key=_KEY, options=options).committed
+
+
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_a_commit_without_its_staged_files_is_given_up_and_done_again(
     before: Path, tmp_path: Path, forks: ForkServer, whole: bool
 ) -> None:
     """A copy can have the journal and not the staged files: nobody can complete the commit there."""
-    expected = {m.body.decode().rstrip(".") for m in [*numbered("T", 0, _FIRST), *_BATCH]}
-    checked, every = 0, 1 if whole else _EVERY
-    options = CommitOptions(new_topics={"U": 4}, clock=lambda: 1_700_000_300_000)
-    for _, root in killed_stores(forks, before, tmp_path, "kill", write_both, every=every):
-        opened = Opened(str(root))
-        journal = Journal.read(opened)
-        if journal is None or State.of(opened, journal).writing is not Writing.REPEAT:
-            continue
-        shutil.rmtree(root / ".rmqlog" / "staging")
+    expected, checked = {m.body.decode().rstrip(".") for m in [*numbered("T", 0, _FIRST), *_BATCH]}, 0
+    for root in _begun_without_staged(forks, before, tmp_path, whole):
         with pytest.raises(StoreNotFoundError, match="rmqlog recover STORE --cut-after-damage --apply"):
             append(root, numbered("T", 900, 1))
         MessageStore.open(str(root)).recover(cut_after_damage=True).apply()
-        commit(str(root), [stage(root, _BATCH, write="w3")], key=_KEY, options=options)
+        _write_again(root)
         _check_whole(root, expected)
+        checked += 1
+    assert checked >= 2
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_a_commit_is_given_up_whatever_kills_the_recovery(
+    before: Path, tmp_path: Path, forks: ForkServer, whole: bool
+) -> None:
+    expected = {m.body.decode().rstrip(".") for m in [*numbered("T", 0, _FIRST), *_BATCH]}
+    *_, last = (
+        shutil.copytree(root, tmp_path / f"begun-{i}")
+        for i, root in enumerate(_begun_without_staged(forks, before, tmp_path, whole))
+    )
+    for _, root in killed_stores(forks, last, tmp_path, "kill", give_up, every=1 if whole else 3):
+        MessageStore.open(str(root)).recover(cut_after_damage=True).apply()
+        _write_again(root)
+        _check_whole(root, expected)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_no_message_of_another_writer_is_given_up_with_a_commit(
+    before: Path, tmp_path: Path, forks: ForkServer, whole: bool
+) -> None:
+    """Behind the messages of the batch, which stay too: perhaps others have read them."""
+    checked, batch = 0, {m.body.decode().rstrip(".") for m in _BATCH}
+    for root in _begun_without_staged(forks, before, tmp_path, whole, behind=True):
+        MessageStore.open(str(root)).recover(cut_after_damage=True).apply()
+        _write_again(root)
+        assert {"message 900 of T", *batch} <= set(bodies_in(root))
         checked += 1
     assert checked >= 2
