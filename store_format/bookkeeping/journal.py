@@ -228,7 +228,7 @@ class CommitState:
         # The ledger decides nothing for a reader, unless a copy lacks `abort`.
         if journal is not None:
             row = find_state(journal.complete, Abort.of(mark, journal), in_ledger=False)
-            if row.reading is Reading.TO_BASE or (mark is None and _lacks_entries(opened, journal)):
+            if row.is_unseen or (mark is None and _lacks_entries(opened, journal)):
                 return CommitState(journal.base, bool(mark), journal.id, ledger)
         return CommitState(None, bool(mark), None, ledger)
 
@@ -376,6 +376,11 @@ class State:
     reading: Reading
     writing: Writing
     starting: _Starting
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether no reader and no broker has seen messages of the journal's commit."""
+        return self.reading is Reading.TO_BASE
 
     @staticmethod
     def of(opened: Opened, journal: Journal | None) -> State:

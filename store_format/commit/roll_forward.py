@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from store_format.bookkeeping.journal import Abort, Journal, Reading, State, Writing
+from store_format.bookkeeping.journal import Abort, Journal, State, Writing
 from store_format.commit.append_position import (
     WriterEnd,
     complete_queues,
@@ -78,8 +78,7 @@ def roll_forward(held: LockedStore, journal: Journal) -> None:
     is_lost = is_lost_with_power(opened, journal)
     if is_lost or is_given_up(opened, journal, cut_after_damage=held.options.cut_after_damage):
         text = _LOST if is_lost else _GIVEN_UP
-        # no reader and no broker has seen its messages
-        if not is_lost and state.reading is Reading.TO_BASE and _has_no_other(held.log, journal):
+        if not is_lost and state.is_unseen and _has_no_other(held.log, journal):
             held.log_files.clear_behind(journal.base)
             text = _REMOVED
         _log.warning(text, opened.path, journal.units)
