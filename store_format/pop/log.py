@@ -413,6 +413,7 @@ def snapshot(state: PopState) -> bytes:
         number=state.revive_number,
         totals=dict(state.totals),
         renewals=state.renewals,
+        owners=[[*queue, time, name] for (queue, time), name in state.owners.items()],
     )
     return bytes(found)
 

@@ -37,7 +37,8 @@ class PopState:
 
     `mirrored` has what consumerOffset.json was last given for a queue: (the value before, the value).
     `settled` are a broker's check points that were acknowledged here, for which the broker needs acks.
-    `is_closed`: a broker's records have everything that is in flight. `order` has the batches of a group that
+    `is_closed`: a broker's records have everything that is in flight; `owners` then has whose the messages are,
+    by the queue and the pop time, which the broker's records do not say. `order` has the batches of a group that
     pops in order. `again` has the messages that cannot be stored again and are delivered again from their own
     place. `totals` counts messages: popped, acked, changed, revived. `renewals` counts the queues whose topic
     was created again.
@@ -50,6 +51,7 @@ class PopState:
         self.reviving: BegunRevive | None = None
         self.revive_number = 0
         self.is_closed = True  # until the first consumer opens it
+        self.owners: dict[tuple[PopQueue, int], str] = {}
         self.totals: Counter[str] = Counter()
         self.order = OrderState(self.queues, self.totals, self._note)
         self.in_flight = self.renewals = 0
@@ -313,6 +315,8 @@ class PopState:
         self.is_closed = False
 
     def _apply_close(self, values: Mapping[str, Any]) -> None:
+        points = [point for point in self.check_points() if point.owner]
+        self.owners = {(point.key[:2], point.pop_time): point.owner for point in points}
         self.queues.clear()
         self.settled.clear()
         self._times.clear()
@@ -384,6 +388,7 @@ class PopState:
         self.totals.clear()
         self.totals.update(values["totals"])
         self.renewals = values["renewals"]
+        self.owners = {((flag, queue), time): name for flag, queue, time, name in values.get("owners", ())}
 
 
 def _named(queue: PopQueue) -> PopQueue:

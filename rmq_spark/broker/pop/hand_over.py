@@ -21,7 +21,7 @@ whose time has passed is stored in the revive topic at once (HookUtils.transform
 
 Taking over makes a broker's check points to check points of the in-flight log, with their visible times, so
 that its messages come back here when their time is past. The log keeps where each is from: the broker needs
-acks for them when it goes on.
+acks for them when it goes on. What a consumer of this project had gets its owner back.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def _merge_broker_points(
     `firsts` are where the group begins in queues of a new topic if it has no offset, otherwise it begins at
     the first message in flight.
     """
-    points = {each.key: each for each in map(_check_point, found)}
+    points = {each.key: each for each in (_check_point(each, state.owners) for each in found)}
     for known in [each for each in state.check_points() if each.origin is not None]:
         held = points.pop(known.key, None)
         if held is None:
@@ -367,7 +367,7 @@ def _merge_broker_points(
     return sum(each.left for each in new)
 
 
-def _check_point(found: BrokerInFlight) -> CheckPoint:
+def _check_point(found: BrokerInFlight, owners: Mapping[tuple[PopQueue, int], str]) -> CheckPoint:
     record = found.record
     offsets = record.offsets
     is_run = offsets[-1] - offsets[0] == len(offsets) - 1
@@ -379,6 +379,7 @@ def _check_point(found: BrokerInFlight) -> CheckPoint:
         range(offsets[0], offsets[-1] + 1) if is_run else offsets,
         record.pop_time,
         record.invisible_ms,
+        owners.get(((found.flag, record.queue_id), record.pop_time), ""),
         origin=(record.broker_name or "", found.revive_queue_id),
         acked=acked,
         taken=acked,
