@@ -34,7 +34,6 @@ from store_format.opened.store import Opened
 
 _TAGS_LOOKED_AT = 1000  # messages
 _ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
-_NOTHING = IndexHeader(0, 0, 1 << 62, -1, 0, 1)  # of a file that cannot be searched: no range touches it
 
 
 # ---- what the index lacks ----------------------------------------------------------------------------------
@@ -119,9 +118,7 @@ class IndexCheck:
     def _between(self, low: int, high: int) -> NDArray[np.void]:
         """The entries of the messages from `low` to `high`, both included, in the order of the files."""
         if self._ranges is None or self._ranges.shape[1] != len(self.files):
-            headers = [(each.header if each.file is not None else None) or _NOTHING for each in self.files]
-            ranges = [(header.begin_physical_offset, header.end_physical_offset) for header in headers]
-            self._ranges = np.array(ranges, np.int64).reshape(-1, 2).T
+            self._ranges = np.array([each.range for each in self.files], np.int64).reshape(-1, 2).T
         begins, ends = self._ranges
         touched = np.flatnonzero((begins <= high) & (ends >= low)).tolist()
         return np.concatenate([np.empty(0, _ENTRY), *(self.files[i].between(low, high) for i in touched)])
@@ -148,6 +145,13 @@ class _Listed:
     header: IndexHeader | None
     file: IndexFile | None = None  # its units ascend, and can be searched
     problem: str = ""
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The first and the last physical offset; of a file that cannot be searched, a range of none."""
+        if self.file is None or self.header is None:
+            return 0, -1
+        return self.header.begin_physical_offset, self.header.end_physical_offset
 
     def between(self, low: int, high: int) -> NDArray[np.void]:
         """The entries of the messages from `low` to `high`, both included."""

@@ -37,11 +37,11 @@ class PopState:
 
     `mirrored` has what consumerOffset.json was last given for a queue: (the value before, the value).
     `settled` are a broker's check points that were acknowledged here, for which the broker needs acks.
-    `is_closed`: a broker's records have everything that is in flight; `owners` then has whose the messages are,
-    by the queue and the pop time, which the broker's records do not say. `order` has the batches of a group that
-    pops in order. `again` has the messages that cannot be stored again and are delivered again from their own
-    place. `totals` counts messages: popped, acked, changed, revived. `renewals` counts the queues whose topic
-    was created again.
+    `is_closed`: a broker's records have everything that is in flight; `owners` then has whose the messages
+    are, by the queue and the pop time, which the broker's records do not say. `order` has the batches of a
+    group that pops in order. `again` has the messages that cannot be stored again and are delivered again
+    from their own place. `totals` counts messages: popped, acked, changed, revived. `renewals` counts the
+    queues whose topic was created again.
     """
 
     def __init__(self) -> None:

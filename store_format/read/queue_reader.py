@@ -606,8 +606,11 @@ def _suspects(refs: UnitRefs, bad: Sequence[BadUnit]) -> dict[int, _Suspect]:
 
 
 def _wanted_offsets(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:
-    """The range of the slice for each entry, for entries of several offsets; None if there are none. An entry
-    of one offset is wanted: the slice of one of `_right_entries` may be another one of its queue.
+    """For each entry, the first offset that is wanted of it, and the one behind the last; None if all entries
+    have one offset.
+
+    Only an entry of several offsets can reach beyond its slice. For an entry of one offset the range is
+    unlimited, because `_right_entries` may have added entries from outside of the slice.
     """
     if not any(piece.queue.is_batch for piece in pieces):
         return None
