@@ -6,9 +6,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Literal, TypeAlias
 
@@ -192,7 +192,8 @@ class PushConsumer:
         self._listener: Listener | None = None
         self._is_orderly = False
         self._member: Member | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        # calls of the listener that wait for a thread; None ends a thread
+        self._jobs: SimpleQueue[tuple[ProcessQueue, list[MessageExt]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._failures: Failures | None = None
@@ -246,8 +247,10 @@ class PushConsumer:
         self._failures = Failures(
             member, self._times_max, self._is_orderly, self._is_broadcasting, self._clocks, self._submit
         )
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"rmqlog-push-{self.group}")
-        self._thread = threading.Thread(target=self._run, name=f"rmqlog-push-{self.group}", daemon=True)
+        name = f"rmqlog-push-{self.group}"
+        for number in range(self._threads):
+            threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def shutdown(self, await_terminate: float = 10.0) -> None:
@@ -255,12 +258,13 @@ class PushConsumer:
 
         Messages that the listener has not handled by then are delivered again, to this group's next member.
         """
-        if self._thread is None or self._member is None or self._pool is None:
+        if self._thread is None or self._member is None:
             return
         self._stopping.set()
         self._wake.set()
         self._thread.join()
-        self._pool.shutdown(wait=False)  # calls that wait for a thread end without the listener
+        for _ in range(self._threads):  # calls that wait for a thread end without the listener
+            self._jobs.put(None)
         with self._idle:
             self._idle.wait_for(lambda: not self._in_hand, await_terminate)
         member = self._take_member()
@@ -337,12 +341,11 @@ class PushConsumer:
                         self._submit(queue, messages[start : start + self._batch_max])
 
     def _submit(self, queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        assert self._pool is not None
         if self._stopping.is_set():  # a failure came due at the end: its position stays before it
             return
         with self._idle:
             self._in_hand += 1
-        self._pool.submit(self._consume, queue, messages)
+        self._jobs.put((queue, messages))
 
     def _submit_orderly(self, queue: ProcessQueue) -> None:
         waits = queue.is_suspended or queue.is_leaving or queue.is_dropped
@@ -354,6 +357,10 @@ class PushConsumer:
             self._submit(queue, messages)
 
     # ---- the listener's threads ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._consume(*job)
 
     def _consume(self, queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Calls the listener in a thread of the pool: for an orderly queue with what follows, too."""

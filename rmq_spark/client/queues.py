@@ -82,5 +82,7 @@ class ProcessQueue:
     def done(self, messages: Iterable[MessageExt]) -> None:
         """These messages are handled, or stored again."""
         with self._lock:
-            gone = [each for each in messages if self._pending.pop(each.offset, None) is not None]
-            self.bytes = self.bytes - sum(each.mean_size for each in gone) if self._pending else 0.0
+            before = len(self._pending)
+            for each in messages:
+                self._pending.pop(each.offset, None)
+            self.bytes *= len(self._pending) / max(before, 1)

@@ -13,7 +13,7 @@ import pytest
 from rmq_spark.consumer import ConsumeContext, MessageExt, PullConsumer, PushConsumer
 from tests.support.staged import append, numbered
 
-_WAIT_S = 20
+_WAIT_S = 60
 
 Place = tuple[str, int, int]
 Listener = Callable[[Sequence[MessageExt], ConsumeContext], "str | None"]
