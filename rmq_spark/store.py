@@ -30,8 +30,14 @@ from store_format.read.tolerance import Tolerance
 from store_format.store import MessageStore
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rmq_spark.consume.sql92 import Sql92Filter
+    from store_format.commit.append import CommitResult
+    from store_format.commit.options import CommitOptions
     from store_format.message.columns import PropertyFilter
+    from store_format.message.encode import MessageColumns
     from store_format.search.look_up import Found
 
 Time: TypeAlias = "str | int | datetime"  # ISO 8601 (UTC without a zone), `-2h`, ms since 1970
@@ -42,13 +48,15 @@ _CARD_ROWS = 20
 class Messages:
     """Messages of one or more stores, chosen by `messages(...)`. They are read when you use them.
 
-    Iterate over the record batches (about 2 MB each), or call `to_table`, `to_pandas` or `head`. The order is
-    the commitlog's order, one store after another. Damaged messages raise CorruptStoreError.
+    Iterate over the record batches (about 2 MB each), or call `to_table`, `to_pandas` or `head`. Polars,
+    DuckDB and pyarrow take the object itself, and read it batch by batch, through Arrow's stream interface.
+    The order is the commitlog's order, one store after another. Damaged messages raise CorruptStoreError.
 
     Example::
 
         for batch in store.messages("Orders", columns=["keys", "body"]):
             print(batch.num_rows)
+        duckdb.sql("SELECT count(*) FROM orders")  # orders = store.messages("Orders")
     """
 
     def __init__(self, stores: Sequence[Store], choice: MessageChoice, columns: Sequence[str]) -> None:
@@ -68,6 +76,13 @@ class Messages:
                 for batch in read_chosen(ranges, self._columns, Tolerance(), self._choice)
                 if batch.num_rows
             )
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The record batches for another library: the Arrow PyCapsule interface."""
+        return pa.RecordBatchReader.from_batches(self.schema, self).__arrow_c_stream__(requested_schema)
 
     def to_table(self) -> pa.Table:
         """Returns all messages as one Arrow table in memory."""
@@ -203,6 +218,57 @@ class LogStore(_WithMessages, MessageStore):
     def stores(self) -> tuple[LogStore, ...]:
         """This store alone. A cluster has several stores."""
         return (self,)
+
+    def append(
+        self,
+        messages: MessageColumns | Any,  # Any: whatever has Arrow's stream
+        *,
+        key: tuple[str, int] | None = None,
+        store_timestamps: int | NDArray[np.int64] | None = None,
+        options: CommitOptions | Mapping[str, str] | None = None,
+    ) -> CommitResult:
+        """Appends the rows of a table in one commit: all of them, or none.
+
+        `messages` is an Arrow table, or anything with Arrow's stream: a DataFrame of Polars or pandas, a
+        query of DuckDB, `messages(...)` of another store. Its columns and `options` are those of the Spark
+        writer, with the same checks and errors; null or missing columns are filled as there (UNIQ_KEY, queue,
+        times). `MessageColumns` are stored as they are, see `MessageStore.append`; then `options` are
+        `CommitOptions`, and only then `store_timestamps` may be given.
+
+        With a `key` (id, number), a call is ignored if this number or a higher number of this id was
+        committed before.
+
+        Raises OptionError for wrong columns and options, and what `MessageStore.append` raises.
+
+        Example::
+
+            orders = pa.table({"keys": ["A-1", "A-2"], "body": ["one", "two"]})
+            store.append(orders, options={"topic": "Orders"}, key=("import", 1))
+        """
+        from store_format.message.encode import MessageColumns
+
+        if isinstance(messages, MessageColumns):
+            if isinstance(options, Mapping):
+                raise OptionError("append: expected CommitOptions for MessageColumns, found a mapping")
+            return MessageStore.append(
+                self, messages, key=key, store_timestamps=store_timestamps, options=options
+            )
+        from rmq_spark.write.append_table import append_table
+        from store_format.bookkeeping.ledger import ServiceTurn
+
+        if store_timestamps is not None or not (options is None or isinstance(options, Mapping)):
+            raise OptionError(
+                "append: expected neither store_timestamps nor CommitOptions for a table: its options are "
+                "those of the Spark writer, such as options={'topic': 'Orders'}"
+            )
+        if self.commit_log_paths != (f"{self.path}/commitlog",):
+            raise OptionError(
+                f"append: expected the commitlog in {self.path}, found {', '.join(self.commit_log_paths)}; a "
+                "table, as a write of Spark, goes to no other place: append MessageColumns"
+            )
+        if key is not None:
+            ServiceTurn.refuse_key(key[0])
+        return append_table(self.path, messages, options or {}, key)
 
     def find(
         self,

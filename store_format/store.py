@@ -116,7 +116,13 @@ class MessageStore(Store):
         from store_format.commit.append import commit
         from store_format.commit.options import CommitOptions
         from store_format.commit.session import stage_messages
+        from store_format.message.encode import MessageColumns
 
+        if not isinstance(messages, MessageColumns):
+            kind = type(messages).__qualname__  # type: ignore[unreachable]
+            raise OptionError(
+                f"append: expected MessageColumns, found {kind}; rmq_spark.open(path).append takes tables"
+            )
         if key is not None:
             ServiceTurn.refuse_key(key[0])
         options = options or CommitOptions()

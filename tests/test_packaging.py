@@ -51,13 +51,16 @@ def test_a_plain_installation_has_all_that_the_command_imports() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_docs_use_what_an_installation_brings(page: Path) -> None:
-    """pandas is in the extra `notebook` alone: a page that uses it names this extra, or `all`."""
+    """pandas is in the extra `notebook` alone: a page that uses it names this extra, or `all`. A page names
+    what else it uses in `pip install …`.
+    """
     text = page.read_text(encoding="utf-8")
     extras = PROJECT["optional-dependencies"]
     brought = _names(
         PROJECT["dependencies"]
         + [each for name, each_of in extras.items() if name != "dev" for each in each_of]
     )
+    brought |= {name for names in re.findall(r"`pip install ([\w ]+)`", text) for name in names.split()}
     assert "pandas" in _names(extras["notebook"])
     for block in blocks(text):
         if block.language == "python":

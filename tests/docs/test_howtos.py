@@ -125,7 +125,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "write.md").read_text(encoding="utf-8")
-WRITE, THREADS, APPEND = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+WRITE, THREADS, TABLE, APPEND = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 (SQL,) = re.findall(r"^```sql\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -159,6 +159,14 @@ def test_the_sql_writes(spark: SparkSession, tmp_path: Path) -> None:
         ("Orders", "order-1", "paid", b"one"),
         ("Orders", "order-2", "sent", b"two"),
     ]
+
+
+def test_the_table_is_appended(tmp_path: Path) -> None:
+    with redirect_stdout(StringIO()) as output:
+        exec(TABLE.replace("/data/new-orders", str(tmp_path / "store")), {})
+    assert output.getvalue() == "True 2\n"
+    rows = [(row["body"], row["tags"], row["keys"]) for row in rows_in(tmp_path / "store")]
+    assert sorted(rows) == [(b"one", "paid", ["order-1"]), (b"two", None, ["order-2"])]
 
 
 def test_the_append_runs(tmp_path: Path) -> None:
