@@ -43,6 +43,7 @@ QueueKind = Literal["simple", "batch"]
 
 FOLDERS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 LAYOUTS: dict[QueueKind, np.dtype[np.void]] = {"simple": CQ_UNIT, "batch": BATCH_CQ_UNIT}  # of a unit
+_UNIT_SIZES = {kind: layout.itemsize for kind, layout in LAYOUTS.items()}
 _ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
 _NAME_BYTES_MAX = 255  # NAME_MAX of Linux
 _QUEUE_ID, _QUEUE_ID_MAX = re.compile(r"0|[1-9][0-9]{0,9}"), 2**31 - 1
@@ -145,7 +146,7 @@ class QueueBounds(NamedTuple):
     @property
     def unit_size(self) -> int:
         """The bytes of a unit."""
-        return LAYOUTS[self.kind].itemsize
+        return _UNIT_SIZES[self.kind]
 
     @property
     def has_entries(self) -> bool:

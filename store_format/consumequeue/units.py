@@ -48,7 +48,7 @@ from store_format.errors import (
 )
 from store_format.files.paths import Refused, StoreFile, refuse
 from store_format.files.read import files_at
-from store_format.files.view import FileBegin, begin_of_only_file
+from store_format.files.view import begins_of_only_files
 from store_format.layouts import (
     BATCH_CQ_UNIT,
     CQ_EXT_ADDRESS_MAX,
@@ -508,7 +508,7 @@ def stored_bounds(
 
 _BLOCK_SIZE = 4096
 _FEW_UNITS = 24  # of a block: of most queues, the rest is empty
-_QUEUES_AT_ONCE = 1024
+_QUEUES_AT_ONCE = 256  # whose blocks stay in a processor's cache
 
 
 def short_queues(
@@ -530,44 +530,34 @@ def short_queues(
     ]  # other names may be no text
     begins = np.empty((min(len(simple), _QUEUES_AT_ONCE), _BLOCK_SIZE), np.uint8)
     for at in range(0, len(simple), _QUEUES_AT_ONCE):
-        looked: list[tuple[FiledQueue, FileBegin]] = []
-        for each in simple[at : at + _QUEUES_AT_ONCE]:
-            block = begins[len(looked)]
-            begin = begin_of_only_file(each.directory, block)
-            if begin is not None:
-                if begin.read < _BLOCK_SIZE:
-                    block[begin.read :] = 0
-                looked.append((each, begin))
-        if not looked:
-            continue
-        blocks = begins[: len(looked)]
+        part = simple[at : at + _QUEUES_AT_ONCE]
+        files = begins_of_only_files([each.directory for each in part], begins)
+        blocks = begins[: len(files)]
         is_long = blocks[:, _FEW_UNITS * CQ_UNIT.itemsize :].view(np.uint64).any(axis=1)
         short, long = np.flatnonzero(~is_long), np.flatnonzero(is_long)
         few = blocks[short, : (_FEW_UNITS + 1) * CQ_UNIT.itemsize]  # an empty unit ends them
         ends = _block_ends(few, short, is_valid, commit_log_min, clean)
-        ends += _block_ends(blocks[long], long, is_valid, commit_log_min, clean)
-        for row, count, first_physical_offset, last_physical_offset, last_size in ends:
-            (topic, queue_id, directory, kind), begin = looked[row]
-            size, start = begin.size, begin.start // CQ_UNIT.itemsize
-            if (
-                size % CQ_UNIT.itemsize
-                or not count * CQ_UNIT.itemsize < size <= FILE_SIZE_MAX
-                or begin.start % size
-                or begin.start + size > OFFSET_MAX
-                or (clean and begin.allocated > _BLOCK_SIZE < size)
-            ):
-                continue
-            stop, file = start + count, begin.start
-            bounds[directory] = QueueBounds(
-                topic, queue_id, directory, kind, size, file, file, commit_log_min, start, stop, start, stop,
-                first_physical_offset, last_physical_offset, last_size,
-            )  # fmt: skip
+        ends = np.concatenate((ends, _block_ends(blocks[long], long, is_valid, commit_log_min, clean)))
+        place, file, size, allocated = files[ends[:, 0]].T
+        start, used = file // CQ_UNIT.itemsize, ends[:, 1] * CQ_UNIT.itemsize
+        fits = (used < size) & (size <= FILE_SIZE_MAX) & (size % CQ_UNIT.itemsize == 0)
+        fits &= (file % np.maximum(size, 1) == 0) & (file <= OFFSET_MAX - size)
+        if clean:
+            fits &= (allocated <= _BLOCK_SIZE) | (size <= _BLOCK_SIZE)
+        edges = (start, start + ends[:, 1]) * 2
+        columns = [each[fits].tolist() for each in (place, size, file, file, *edges, *ends.T[2:])]
+        if columns[0]:
+            names = zip(*(part[i] for i in columns[0]), strict=True)
+            log_min, no_blank, no_front = ([value] * len(columns[0]) for value in (commit_log_min, 0, -1))
+            fields = (*names, *columns[1:4], log_min, *columns[4:], no_blank, no_front)
+            made = map(QueueBounds._make, zip(*fields, strict=True))
+            bounds |= {each.directory: each for each in made}
     return bounds
 
 
 def _block_ends(
     blocks: NDArray[np.uint8], numbers: NDArray[np.intp], is_valid: Validity, commit_log_min: int, clean: bool
-) -> list[list[int]]:
+) -> NDArray[np.int64]:
     """[number of the block, entries, physical offset of the first and the last message, size of the last one]
     of the blocks that begin with entries of messages in the log, and, after a clean shutdown, have nothing
     behind them.
@@ -588,7 +578,7 @@ def _block_ends(
         used_stops = np.where(is_used.any(axis=1), is_used.shape[1] - is_used[:, ::-1].argmax(axis=1), 0)
         plain &= used_stops * np.uint32().itemsize <= stops * size
     columns = (numbers, stops, first["physical_offset"], last["physical_offset"], last["size"])
-    found: list[list[int]] = np.stack(columns, axis=1)[plain].tolist()
+    found: NDArray[np.int64] = np.stack(columns, axis=1)[plain].astype(np.int64)
     return found
 
 
