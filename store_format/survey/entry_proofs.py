@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from store_format.bookkeeping.journal import Abort
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import MadeEntries, find_entries
-from store_format.consumequeue.files import DISORDER, FOLDERS, can_be_queue
+from store_format.consumequeue.files import DISORDER, FOLDERS, QueueBounds, can_be_queue
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import shown
@@ -56,7 +57,6 @@ _PLACE = ("physical_offset", "size")  # fields of an entry
 
 _Ints = NDArray[np.int64]
 _Units = NDArray[np.void]
-_Place = tuple[int, int, int, int]
 
 
 # ---- entries and the log -----------------------------------------------------------------------------------
@@ -207,17 +207,19 @@ class LogEntries:
     def own_newest(self, queues: Iterable[QueueRange]) -> set[QueueKey]:
         """The queues whose newest entry `is_own`, as far as few reads of many short messages show it."""
         found = [
-            (queue, (bounds.last_physical_offset, bounds.last_size, queue.queue_id, bounds.max_offset - 1))
+            bounds
             for queue in queues
             if (bounds := queue.bounds) is not None
-            and not queue.is_batch
+            and queue.kind == "simple"
             and MESSAGE_SIZE_MIN <= bounds.last_size <= _READ_SIZE
             and bounds.max_offset == queue.max_offset > queue.min_offset
         ]
         if len(found) < _MANY:
             return set()
-        found.sort(key=lambda each: each[1])
-        places = np.array([place for _, place in found], np.int64)
+        of_place = attrgetter("last_physical_offset", "last_size", "queue_id", "max_offset")
+        places = np.array(list(map(of_place, found)), np.int64) - (0, 0, 0, 1)
+        order = np.argsort(places[:, 0], kind="stable")
+        found, places = [found[i] for i in order.tolist()], places[order]
         begins = np.array([file.start for file in self.log.files], np.int64)
         numbers = np.searchsorted(begins, places[:, 0], side="right") - 1
         own = set[QueueKey]()
@@ -231,9 +233,7 @@ class LogEntries:
                 own |= self._own_in(self.log.files[number], found[part], places[part])
         return own
 
-    def _own_in(
-        self, file: StoreFile, found: Sequence[tuple[QueueRange, _Place]], places: _Ints
-    ) -> set[QueueKey]:
+    def _own_in(self, file: StoreFile, found: Sequence[QueueBounds], places: _Ints) -> set[QueueKey]:
         """Of these queues, whose newest messages should be in the file, those of which they are.
 
         A row of `places` has the physical offset, the size, the queue id and the queue offset of a message.
@@ -257,18 +257,19 @@ class LogEntries:
         fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
         for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
             fits &= heads[name] == places[:, at]
-        own, name, topic = set[QueueKey](), "", b""
-        rows = np.flatnonzero(fits)
+        own, encoded = set[QueueKey](), dict[str, bytes]()
+        rows, data = np.flatnonzero(fits), window.data.data
         columns = (rows, (window.positions + topic_at)[rows], rest[rows], width[rows])
         for i, at, size, width_of in zip(*(column.tolist() for column in columns), strict=True):
-            queue = found[i][0]
-            if queue.topic != name:
-                name, topic = queue.topic, queue.topic.encode(errors="surrogatepass")
+            name = found[i].topic
+            topic = encoded.get(name)
+            if topic is None:
+                topic = encoded[name] = name.encode(errors="surrogatepass")
             length = size - len(topic)  # of the properties
             if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
                 text = len(topic).to_bytes(width_of) + topic + length.to_bytes(2)
-                if window.data[at : at + len(text)].tobytes() == text:
-                    own.add((name, queue.queue_id))
+                if data[at : at + len(text)] == text:
+                    own.add((name, found[i].queue_id))
         return own
 
     def read(self, piece: QueueSlice) -> tuple[_Ints, _Units]:

@@ -261,13 +261,18 @@ def _lacks_last(
     """Whether the log's last message `lacks_entry`, if that matters to these queues: without a look at its
     queue, on object storage a request, where they and the last bytes of the log show that they lack none.
     """
+    for key, queue in queues.items():
+        there = queue.bounds
+        if there is None or there.last_physical_offset != end.last_offset or not there.has_entries:
+            continue
+        if key not in wrong and not is_light_queue(key[0]):
+            return False
     filed = {
         key: queue.bounds.last_physical_offset
         for key, queue in queues.items()
         if queue.bounds is not None and _has_entries(queue)
     }
-    of_last = (key for key, place in filed.items() if place == end.last_offset)
-    if not filed or any(key not in wrong and not is_light_queue(key[0]) for key in of_last):
+    if not filed:
         return False
     start = max(min(filed.values()), log.min_offset)
     if opened.is_remote and not wrong and end.offset - _NEAR_SIZE < start < end.offset:

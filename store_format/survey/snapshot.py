@@ -128,14 +128,11 @@ class Snapshot:
             queue = _queue_at(log, filed, log_end, clean=state is StoreState.CLEAN and log_end is None)
             if queue is None:
                 continue
-            log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
-            end = (
-                None
-                if log_end is not None
-                else WrittenEnd.find_certain(opened, log, state, _last_queued([queue]))
-            )
-            astray = _astray(log, [queue], end)
-            if end is not None and _last_queued([queue]) >= end.offset:
+            last = _last_queued([queue])
+            log = _listed_for(log, last) if state is StoreState.LIVE else log
+            end = None if log_end is not None else WrittenEnd.find_certain(opened, log, state, last)
+            astray = _astray(log, [queue], last, end)
+            if end is not None and last >= end.offset:
                 queue = _queue_at(log, filed, end.offset) or queue
             found, gaps = _settled_queues(
                 opened, log, state, {(topic, queue_id): queue}, log_end, end, astray
@@ -220,7 +217,7 @@ def _taken(
     )
     last = _last_queued(queues.values())
     _refuse_lost_log(opened, log, last)
-    log = _listed_for(log, queues.values())
+    log = _listed_for(log, last)
     end = None if log_end is not None else WrittenEnd.find_probable(opened, log, state, last)
     before = queues
     if end is not None and (end.remains or last >= end.offset) and not end.is_certain:
@@ -229,16 +226,18 @@ def _taken(
         queues, also_damaged = _queues_on_disk(opened, log, select, refused, end.offset)
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
-    astray = _astray(log, before.values(), end)
+    astray = _astray(log, before.values(), last, end)
     queues, gaps = _settled_queues(opened, log, state, queues, log_end, end, astray)
     damaged |= gaps
     if end is None:
         return Snapshot(state, log, queues, damaged, log_end)
-    old = sum(
-        max(before[key].max_offset - queue.max_offset, 0)
-        for key, queue in queues.items()
-        if key in before and not queue.extra
-    )
+    old = 0
+    if queues is not before:
+        old = sum(
+            max(before[key].max_offset - queue.max_offset, 0)
+            for key, queue in queues.items()
+            if key in before and not queue.extra
+        )
     if end.remains or (old and state is StoreState.CLEAN and end.is_certain):
         warn_of_old(opened, log.cache, end, old)
     return Snapshot(
@@ -264,13 +263,15 @@ def _last_queued(queues: Iterable[QueueRange]) -> int:
     )
 
 
-def _astray(log: CommitLog, queues: Iterable[QueueRange], end: WrittenEnd | None) -> set[QueueKey]:
+def _astray(log: CommitLog, queues: Iterable[QueueRange], last: int, end: WrittenEnd | None) -> set[QueueKey]:
     """The queues whose newest entry leads behind the file that follows the log's last one: it is wrong, while
     one that leads into that file may be of a message that a recovery has cut. It is wrong, too, if a change
-    of one bit leads to its message before the `end`.
+    of one bit leads to its message before the `end`. `last` is `_last_queued` of the queues.
     """
     stop = log.stop + log.file_size if log.files else OFFSET_MAX
     written = stop if end is None else end.offset
+    if last < written:
+        return set()
     return {
         key
         for queue in queues
@@ -356,9 +357,6 @@ def _queues_on_disk(
     damaged: dict[QueueKey, StoreError] = {}
 
     def look(filed: FiledQueue) -> QueueRange | StoreError:
-        known = short.get(filed.directory)
-        if known is not None:  # its first message is in the log
-            return QueueRange(*filed.key, known.min_offset, known.max_offset, known)
         try:
             _refuse_foreign_name(filed)
             queue = _queue_at(log, filed, log_end, clean=clean)
@@ -370,7 +368,13 @@ def _queues_on_disk(
     short: Mapping[str, QueueBounds] = {}
     if not opened.is_remote:
         short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
-    for filed, queue in opened.files.look_at_each(every, look):
+    looked = opened.files.look_at_each([each for each in every if each.directory not in short], look)
+    for topic, queue_id, directory, _ in every:
+        known = short.get(directory)
+        if known is not None:  # its first message is in the log
+            queues[topic, queue_id] = QueueRange(topic, queue_id, known.min_offset, known.max_offset, known)
+            continue
+        filed, queue = next(looked)
         if isinstance(queue, QueueRange):
             queues[filed.key] = queue
         elif isinstance(queue, CorruptStoreError):
@@ -396,11 +400,17 @@ def _cut_queues(opened: Opened, queues: dict[QueueKey, QueueRange]) -> dict[Queu
     cut: dict[QueueKey, StoreError] = {}
     for kind in FOLDERS:
         mine = {
-            key: (place_in_files(bounds.directory, bounds.file_size, bounds.first_file)[0], bounds.file_size)
+            key: bounds
             for key, queue in queues.items()
             if (bounds := queue.bounds) is not None and bounds.kind == kind
         }
-        cut |= cut_files(mine, _sampled_sizes(opened, kind) if 0 < len(mine) < _SIZES_SAMPLED else ())
+        others = list(_sampled_sizes(opened, kind)) if 0 < len(mine) < _SIZES_SAMPLED else []
+        if len({bounds.file_size for bounds in mine.values()}.union(others)) > 1:  # of few stores
+            files = {
+                key: (place_in_files(each.directory, each.file_size, each.first_file)[0], each.file_size)
+                for key, each in mine.items()
+            }
+            cut |= cut_files(files, others)
     return cut
 
 
@@ -452,17 +462,13 @@ def _recovered(
 # ---- while a broker writes ---------------------------------------------------------------------------------
 
 
-def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
-    """The log, listed again if queues point after its files: those files were created since.
+def _listed_for(log: CommitLog, last: int) -> CommitLog:
+    """The log, listed again if the `last` physical offset in queues is after its files: those were created
+    since.
 
     Otherwise a part of a batch would count as not yet written.
     """
-    stop = log.stop
-    return (
-        log.relisted()
-        if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues)
-        else log
-    )
+    return log.relisted() if last >= log.stop else log
 
 
 # ---- the end of the log alone ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import numpy as np
 from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog, written_stop
-from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues, place_in_files
+from store_format.consumequeue.files import QueueBounds, can_be_queue, has_rocksdb_queues, place_in_files
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
@@ -91,8 +91,9 @@ class UnfiledQueues:
         `taken` is the store's snapshot of these topics.
         """
         named = [*self._configured(taken, select), *self._light_queues(taken, select)]
-        usable = [key for key in named if key not in taken.damaged]
-        looked = [key for key in usable if key not in self._lost and not _is_whole(taken, key)]
+        usable = [key for key in named if key not in taken.damaged] if taken.damaged else named
+        whole = _whole_queues(taken)
+        looked = [key for key in usable if key not in whole and key not in self._lost]
         firsts = {key: _first_entry(taken, key) for key in looked}
         undecided = firsts.items() - self._decided
         if undecided:
@@ -352,10 +353,16 @@ def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
     return bounds is not None and bounds.has_entries
 
 
-def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
-    """Whether the snapshot shows no sign that the queue lacks files or entries: then the log is not read."""
-    queue = taken.queues.get(key)
-    return queue is not None and queue.bounds is not None and not _lacks_entries(taken, key)
+def _whole_queues(taken: Snapshot) -> set[QueueKey]:
+    """The queues of which the snapshot shows no sign that they lack files or entries: for these the log is
+    not read.
+    """
+    is_live = taken.state is StoreState.LIVE
+    return {
+        key
+        for key, queue in taken.queues.items()
+        if queue.bounds is not None and (is_live or not _may_lack(queue.bounds))
+    }
 
 
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
@@ -366,8 +373,10 @@ def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
     """
     queue = taken.queues.get(key)
     bounds = None if queue is None else queue.bounds
-    if bounds is None or taken.state is StoreState.LIVE:
-        return False
+    return bounds is not None and taken.state is not StoreState.LIVE and _may_lack(bounds)
+
+
+def _may_lack(bounds: QueueBounds) -> bool:
     stop = bounds.unit_stop * bounds.unit_size
     ends_full = stop == bounds.last_file + bounds.file_size
     return ends_full or stop <= bounds.first_file or bounds.may_lack_first_entries
