@@ -14,7 +14,8 @@ import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise, repeat
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -131,17 +132,11 @@ def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) 
     if options.split_by == WHOLE_QUEUE:
         return _splits_of_queues(found) or [Split()]
     splits = [Split((share,)) for each in found for share in _scan_shares(each, options, cores)]
-    pieces = [(each.store, piece) for each in found for piece in each.slices]
-    log_bytes = {each.store.path: each.store.log.size_bytes for each in found}
     # a request each: of many slices, their last messages are a sample
-    is_sampled = len(pieces) <= _SLICES_SAMPLED_MAX or not any(map(paths.is_remote, log_bytes))
-    looked = _files_of(log_bytes).look_at_each(pieces, lambda each: estimate_bytes(each[1], is_sampled))
-    sized = [_Sized(store, piece, min(size, log_bytes[store.path])) for (store, piece), size in looked]
+    is_sampled = sum(len(each.slices) for each in found) <= _SLICES_SAMPLED_MAX
+    is_sampled = is_sampled or not any(paths.is_remote(each.store.path) for each in found)
+    sized = [piece for each in found for piece in _sized(each.store, each.slices, is_sampled)]
     return (splits + _splits_along_log(sized, options, cores)) or [Split()]
-
-
-def _paths_of(slices: Iterable[_Sized]) -> set[str]:
-    return {each.store.path for each in slices}
 
 
 def _files_of(stores: Iterable[str]) -> Files:
@@ -216,22 +211,23 @@ def estimate_bytes(piece: QueueSlice, is_sampled: bool = True) -> int:
     The number of messages times the mean of a few message sizes, at most what the queue spans in the log.
     """
     queue, count = piece.queue, piece.stop - piece.start
-    if queue.bounds is None or count <= 0:
+    bounds = queue.bounds
+    if bounds is None or count <= 0:
         return len(queue.extra) or 1
-    mean_size = float(queue.bounds.last_size)
+    last_size = bounds.last_size
+    mean_size = float(last_size)
     if count > _SAMPLED_ABOVE and is_sampled:
-        sizes = [queue.bounds.last_size]
+        sizes = [last_size]
         for start in range(piece.start, piece.stop, count // _SIZES_SAMPLED + 1):
             _, units = piece._replace(start=start, stop=min(start + 1, piece.stop)).read()
             sizes += units["size"].tolist()
         mean_size = sum(sizes) / len(sizes)
-    spanned = (
-        queue.bounds.last_physical_offset
-        + queue.bounds.last_size
-        - max(queue.bounds.first_physical_offset, 0)
-    )
+    first = bounds.first_physical_offset
+    spanned = bounds.last_physical_offset + last_size - (first if first > 0 else 0)
     estimate = int(count * mean_size)
-    return max(estimate if queue.extra else min(estimate, spanned), 1)
+    if estimate > spanned and not queue.extra:
+        estimate = spanned
+    return estimate if estimate > 1 else 1
 
 
 def _split_size(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[int, int]:
@@ -260,14 +256,14 @@ def _splits_along_log(slices: Sequence[_Sized], options: ReadOptions, cores: int
     groups = _groups_along_log(
         slices, max(wanted, -(-total // size)), size, strict=options.split_by == COMMITLOG
     )
-    ranges = _physical_ranges(each for members in groups for each in members)
+    ranges = _physical_ranges(chain.from_iterable(groups))
     return [Split(tuple(_shares(members, ranges))) for members in groups]
 
 
 def _shares(slices: Sequence[_Sized], ranges: Mapping[int, tuple[int, int]]) -> Iterator[StoreSplit]:
     found: dict[str, tuple[Store, list[QueueSlice]]] = {}
-    for store, mine in groupby(slices, lambda each: each.store):
-        found.setdefault(store.path, (store, []))[1].extend(each.slice for each in mine)
+    for store, mine in groupby(slices, _STORE):
+        found.setdefault(store.path, (store, []))[1].extend(map(_SLICE, mine))
     for store, pieces in found.values():
         yield _share(store, pieces, None, ranges)
 
@@ -339,14 +335,14 @@ def _physical_ranges(slices: Iterable[_Sized]) -> dict[int, tuple[int, int]]:
     """
     remote = [
         each
-        for store, mine in groupby(slices, lambda each: each.store)
+        for store, mine in groupby(slices, _STORE)
         if any(map(paths.is_remote, store.commit_log_paths))
         for each in mine
     ]
     queues: dict[int, list[QueueSlice]] = {}
     for each in remote:
         queues.setdefault(id(each.slice.queue), []).append(each.slice)
-    looked = _files_of(_paths_of(remote)).look_at_each(
+    looked = _files_of({each.store.path for each in remote}).look_at_each(
         queues.values(), lambda pieces: [physical_range(piece) for piece in pieces]
     )
     return {id(piece): held for pieces, ranges in looked for piece, held in zip(pieces, ranges, strict=True)}
@@ -379,6 +375,20 @@ class _Sized(NamedTuple):
     bytes: int
 
 
+_STORE, _SLICE = itemgetter(0), itemgetter(1)
+
+
+def _sized(store: Store, slices: Sequence[QueueSlice], is_sampled: bool) -> Iterator[_Sized]:
+    """The slices of a store with the estimated bytes of their messages, at most those of its log."""
+    log_bytes = store.log.size_bytes
+    if paths.is_remote(store.path):
+        looked = files_at(store.path).look_at_each(slices, lambda each: estimate_bytes(each, is_sampled))
+        sizes = [size for _, size in looked]
+    else:
+        sizes = [estimate_bytes(each, is_sampled) for each in slices]
+    return map(_Sized._make, zip(repeat(store), slices, [min(size, log_bytes) for size in sizes]))
+
+
 def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict: bool) -> list[list[_Sized]]:
     """At most `count` groups of about equal bytes, in the order of the log; within a group as in `slices`.
 
@@ -387,31 +397,34 @@ def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict
     estimated bytes.
     """
     axis = _Axis(slices)
-    numbers = [count if strict else _number_of_parts(each, count, size) for each in slices]
-    several = [(each, number) for each, number in zip(slices, numbers, strict=True) if number > 1]
+    held = np.array([each.bytes for each in slices], np.int64)
+    numbers = np.full(len(slices), count) if strict else _numbers_of_parts(slices, held, count, size)
+    several = [(slices[i], int(numbers[i])) for i in np.flatnonzero(numbers > 1).tolist()]
     edges = axis.edges([each for each, _ in several], count) if len(several) > 1 else None
-    classes: dict[tuple[int, int], list[_Part]] = {}
-    looked = _files_of(_paths_of(slices)).look_at_each(several, lambda found: list(_cut(*found, edges, axis)))
-    whole = classes.setdefault((0, count), [])
-    for i, (each, number) in enumerate(zip(slices, numbers, strict=True)):
-        if number == 1 and (strict or each.bytes <= size):
-            whole.append((i, each))  # of 10,000 queues, nearly all
-            continue
-        for at, part in next(looked)[1] if number > 1 else [(0, each)]:
+    looked = _files_of(axis.bases).look_at_each(several, lambda found: list(_cut(*found, edges, axis)))
+    is_whole = (numbers == 1) & (strict | (held <= size))  # of 10,000 queues, nearly all
+    classes = {(0, count): [(i, slices[i]) for i in np.flatnonzero(is_whole).tolist()]}
+    for i in np.flatnonzero(~is_whole).tolist():
+        number = int(numbers[i])
+        for at, part in next(looked)[1] if number > 1 else [(0, slices[i])]:
             between = count * at // number, count * (at + 1) // number
             pieces = [part] if strict or part.bytes <= size else _cut_to_size(part, size)
             classes.setdefault(between, []).extend([(i, piece) for piece in pieces])
-    groups: list[list[_Part]] = [[] for _ in range(count)]
-    for (low, high), members in classes.items():
-        for number, member in _spread(members, low, high, axis):
-            groups[number].append(member)
-    return [[part for _, part in sorted(group, key=lambda each: each[0])] for group in groups if group]
+    spread = [_spread(members, *between, axis) for between, members in classes.items()]
+    members = [member for each, _ in spread for member in each]
+    groups = np.concatenate([each for _, each in spread])
+    order = np.lexsort((np.array([i for i, _ in members]), groups))
+    parts = [members[at][1] for at in order.tolist()]
+    ends = np.append(np.flatnonzero(np.diff(groups[order])) + 1, len(parts)).tolist()
+    return [parts[start:end] for start, end in pairwise([0, *ends])]
 
 
-def _number_of_parts(sized: _Sized, count: int, size: int) -> int:
-    messages = sized.slice.stop - sized.slice.start
-    least = -(-sized.bytes // size)
-    return max(1, min(count, messages, max(least, sized.bytes // _PART_BYTES)))
+def _numbers_of_parts(
+    slices: Sequence[_Sized], held: NDArray[np.int64], count: int, size: int
+) -> NDArray[np.int64]:
+    messages = np.array([each.slice.stop - each.slice.start for each in slices], np.int64)
+    wanted = np.maximum(-(-held // size), held // _PART_BYTES)
+    return np.maximum(np.minimum(np.minimum(messages, count), wanted), 1)
 
 
 def _cut(each: _Sized, number: int, edges: _Floats | None, axis: _Axis) -> Iterator[tuple[int, _Sized]]:
@@ -442,45 +455,54 @@ def _cut_to_size(sized: _Sized, size: int) -> list[_Sized]:
     ]
 
 
-def _spread(members: list[_Part], low: int, high: int, axis: _Axis) -> Iterator[tuple[int, _Part]]:
-    """(number of the group, part): as many bytes to each group [low, high), in the order of the log."""
-    if high - low > 1:
-        members = sorted(members, key=lambda member: axis.middle(member[1]))
-    total, before = sum(part.bytes for _, part in members), 0
-    for member in members:
-        held = member[1].bytes
-        yield low + (2 * before + held) * (high - low) // (2 * total), member
-        before += held
+def _spread(members: list[_Part], low: int, high: int, axis: _Axis) -> tuple[list[_Part], NDArray[np.int64]]:
+    """The parts, and the number of the group of each: as many bytes to each group [low, high), in the order
+    of the log.
+    """
+    count = high - low
+    if count == 1 or not members:
+        return members, np.full(len(members), low, np.int64)
+    order = np.argsort(axis.middles([part for _, part in members]), kind="stable").tolist()
+    members = [members[i] for i in order]
+    held = [part.bytes for _, part in members]
+    middles = np.cumsum(np.array(held, np.float64) * 2) - held
+    ends = [-(-2 * sum(held) * number // count) for number in range(1, count)]
+    return members, low + np.searchsorted(np.array(ends, np.float64), middles, side="right")
 
 
 class _Axis:
     """The logs of the stores, one behind the other, as numbers from 0 on."""
 
     def __init__(self, slices: Sequence[_Sized]) -> None:
-        self._bases: dict[str, int] = {}
+        self.bases: dict[str, int] = {}  # by the path of the store
         end = 0
-        for each in slices:
-            if each.store.path not in self._bases:
-                self._bases[each.store.path] = end
-                end += each.store.log.stop - each.store.log.min_offset
+        for store, _ in groupby(map(_STORE, slices)):
+            if store.path not in self.bases:
+                self.bases[store.path] = end
+                end += store.log.stop - store.log.min_offset
 
     def physical(self, store: Store, places: _Floats) -> NDArray[np.int64]:
         """The physical offsets in one store; places in other stores lie before its log or behind it."""
         log = store.log
-        offsets = places - self._bases[store.path] + log.min_offset
+        offsets = places - self.bases[store.path] + log.min_offset
         return np.clip(offsets, log.min_offset, log.stop).astype(np.int64)
 
-    def middle(self, each: _Sized) -> int:
-        """About where the middle of a slice is, if its queue grew evenly."""
-        queue, bounds = each.slice.queue, each.slice.queue.bounds
-        low, high = self._bases[each.store.path], each.store.log.min_offset
-        if bounds is None:
-            return low
-        share = (each.slice.start + each.slice.stop - 2 * queue.min_offset) / (
-            2 * max(queue.max_offset - queue.min_offset, 1)
-        )
-        first, last = bounds.first_physical_offset, bounds.last_physical_offset
-        return low - high + first + int((last - first) * share)
+    def middles(self, slices: Sequence[_Sized]) -> _Floats:
+        """About where the middle of each slice is, if its queue grew evenly."""
+        rows = list[tuple[int, ...]]()
+        for store, mine in groupby(slices, _STORE):
+            base = self.bases[store.path]
+            begin = base - store.log.min_offset
+            for _, (queue, start, stop), _ in mine:
+                bounds, low, high = queue.bounds, queue.min_offset, queue.max_offset
+                if bounds is None:
+                    rows.append((base, base, 0, 1))
+                else:
+                    first, last = bounds.first_physical_offset, bounds.last_physical_offset
+                    rows.append((begin + first, begin + last, start + stop - 2 * low, 2 * max(high - low, 1)))
+        first, last, passed, whole = np.array(rows, np.float64).T
+        middles: _Floats = first + np.trunc((last - first) * (passed / whole))
+        return middles
 
     def edges(self, slices: Sequence[_Sized], count: int) -> _Floats:
         """The places 0 to `count` on the axis between which the slices have about the same bytes.
@@ -489,9 +511,9 @@ class _Axis:
         """
         samples = _PLACES_SAMPLED if len(slices) <= _SLICES_SAMPLED_MAX else 1
         starts, stops, rates = [], [], []
-        looked = _files_of(_paths_of(slices)).look_at_each(slices, lambda each: _places(each.slice, samples))
+        looked = _files_of(self.bases).look_at_each(slices, lambda each: _places(each.slice, samples))
         for each, found in looked:
-            log, base = each.store.log, self._bases[each.store.path]
+            log, base = each.store.log, self.bases[each.store.path]
             places = np.clip(found, log.min_offset, log.stop) - log.min_offset + base
             low = places[:-1].astype(np.float64)
             high = np.maximum(places[1:], places[:-1] + 1).astype(np.float64)
