@@ -529,9 +529,7 @@ def short_queues(
         each for each in found if each.kind == "simple" and each.topic.isascii()
     ]  # other names may be no text
     begins = np.empty((min(len(simple), _QUEUES_AT_ONCE), _BLOCK_SIZE), np.uint8)
-    for at in range(0, len(simple), _QUEUES_AT_ONCE):
-        part = simple[at : at + _QUEUES_AT_ONCE]
-        files = begins_of_only_files([each.directory for each in part], begins)
+    for files in begins_of_only_files([each.directory for each in simple], begins):
         blocks = begins[: len(files)]
         is_long = blocks[:, _FEW_UNITS * CQ_UNIT.itemsize :].view(np.uint64).any(axis=1)
         short, long = np.flatnonzero(~is_long), np.flatnonzero(is_long)
@@ -547,7 +545,7 @@ def short_queues(
         edges = (start, start + ends[:, 1]) * 2
         columns = [each[fits].tolist() for each in (place, size, file, file, *edges, *ends.T[2:])]
         if columns[0]:
-            names = zip(*(part[i] for i in columns[0]), strict=True)
+            names = zip(*(simple[i] for i in columns[0]), strict=True)
             log_min, no_blank, no_front = ([value] * len(columns[0]) for value in (commit_log_min, 0, -1))
             fields = (*names, *columns[1:4], log_min, *columns[4:], no_blank, no_front)
             made = map(QueueBounds._make, zip(*fields, strict=True))

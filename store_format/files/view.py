@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from mmap import ACCESS_COPY, mmap
 from types import TracebackType
 from typing import NamedTuple
@@ -226,15 +226,15 @@ def runs_of(starts: _Ints, stops: _Ints, gap_max: int) -> Runs:
     return Runs(lows, highs, shift, positions)
 
 
-def begins_of_only_files(directories: Sequence[str], into: _Bytes) -> _Ints:
+def begins_of_only_files(directories: Iterable[str], into: _Bytes) -> Iterator[_Ints]:
     """Reads the first bytes of the only file of each of the local directories, one after the other into the
     rows of an array, at a third of the price of a view. Behind the bytes of a short file a row has zeros.
 
-    Returns for each row the place of the directory among `directories`, the number in the file's name, the
-    length of the file, and its bytes on disk. Leaves out everything else, errors included: the caller then
-    lists the directory, which names what is wrong.
+    Yields, as often as all rows are filled, and at the end, for each row the place of the directory among
+    `directories`, the number in the file's name, the length of the file, and its bytes on disk. Leaves out
+    everything else, errors included: the caller then lists the directory, which names what is wrong.
     """
-    found, numbers, buffers = list[int](), dict[str, int](), [[row.data] for row in into]
+    found, row, numbers, buffers = list[int](), 0, dict[str, int](), [[each.data] for each in into]
     for place, directory in enumerate(directories):
         try:
             names = os.listdir(directory)
@@ -251,7 +251,6 @@ def begins_of_only_files(directories: Sequence[str], into: _Bytes) -> _Ints:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     continue
-                row = len(found) // 4
                 read = os.preadv(descriptor, buffers[row], 0)
             finally:
                 os.close(descriptor)
@@ -260,7 +259,12 @@ def begins_of_only_files(directories: Sequence[str], into: _Bytes) -> _Ints:
         if read < into.shape[1]:
             into[row, read:] = 0
         found += (place, number, status.st_size, status.st_blocks * _STATUS_BLOCK)
-    return np.array(found, np.int64).reshape(-1, 4)
+        row += 1
+        if row == len(into):
+            yield np.array(found, np.int64).reshape(-1, 4)
+            found, row = [], 0
+    if found:
+        yield np.array(found, np.int64).reshape(-1, 4)
 
 
 def read_sizes(starts: _Ints, stops: _Ints) -> _Ints:
