@@ -257,19 +257,19 @@ class LogEntries:
         fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
         for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
             fits &= heads[name] == places[:, at]
-        own, encoded = set[QueueKey](), dict[str, bytes]()
-        rows, data = np.flatnonzero(fits), window.data.data
-        columns = (rows, (window.positions + topic_at)[rows], rest[rows], width[rows])
-        for i, at, size, width_of in zip(*(column.tolist() for column in columns), strict=True):
-            name = found[i].topic
-            topic = encoded.get(name)
-            if topic is None:
-                topic = encoded[name] = name.encode(errors="surrogatepass")
-            length = size - len(topic)  # of the properties
-            if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
-                text = len(topic).to_bytes(width_of) + topic + length.to_bytes(2)
-                if data[at : at + len(text)] == text:
-                    own.add((name, found[i].queue_id))
+        topics = np.array([queue.topic.encode(errors="surrogatepass") for queue in found])
+        lengths = np.char.str_len(topics)
+        rest -= lengths  # bytes of the properties
+        rows = np.flatnonzero(fits & (lengths <= TOPIC_LENGTH_MAX_V1) & (rest >= 0) & (rest <= LENGTH_MAX))
+        own = set[QueueKey]()
+        kinds = np.stack((lengths, width), axis=1)[rows]
+        for length, width_of in np.unique(kinds, axis=0).tolist():
+            text = np.dtype([("length", f">u{width_of}"), ("topic", f"S{length}"), ("rest", ">u2")])
+            mine = rows[(kinds == (length, width_of)).all(axis=1)]
+            texts = gather_units(window.data, (window.positions + topic_at)[mine], text)
+            same = (texts["length"] == length) & (texts["rest"] == rest[mine])
+            same &= texts["topic"] == topics[mine].astype(f"S{length}")
+            own.update((found[i].topic, found[i].queue_id) for i in mine[same].tolist())
         return own
 
     def read(self, piece: QueueSlice) -> tuple[_Ints, _Units]:
