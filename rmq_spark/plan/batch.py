@@ -45,7 +45,9 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     starts = Starts(stores, options)
     planning = _Planning(options, starts)
     found = [planning.store_slices(store) for store in stores]
-    refuse_unknown(stores, options, [*planning.queues, *starts.left_out])
+    if options.choice.has_topics or not planning.reads_all:  # else the options name nothing
+        read = map(MessageQueue.of, planning.queues)
+        refuse_unknown(stores, options, [*read, *starts.left_out])
     if starts.clients is not None:
         return Plan(splits_of_clients(found, starts.clients), planning.lost)
     return Plan(make_splits(found, options, cores or available_cores()), planning.lost)
@@ -57,7 +59,7 @@ class _Planning:
 
     options: ReadOptions
     starts: Starts
-    queues: list[MessageQueue] = field(default_factory=list)
+    queues: list[Queue] = field(default_factory=list)
     lost: int = 0
     reads_all: bool = field(init=False)  # from the beginning of each queue to its end
 
@@ -83,10 +85,10 @@ class _Planning:
     def _slice(self, queue: Queue) -> QueueSlice:
         """The offsets of the queue between the `starting…` and `ending…` options, cut to those that exist."""
         options, there = self.options, queue.range
-        name = MessageQueue(there.topic, queue.store.broker_name, there.queue_id)
-        self.queues.append(name)
+        self.queues.append(queue)
         if self.reads_all:
-            return there.piece(there.min_offset, there.max_offset)
+            return QueueSlice(there, there.min_offset, there.max_offset)
+        name = MessageQueue.of(queue)
         start_option, start = self.starts.of(queue)
         stop_option = options.ending.option
         stop = stated_offset(queue, options.ending.for_queue(*name), options.mode)
