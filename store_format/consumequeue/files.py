@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -71,6 +72,7 @@ def can_be_queue(topic: str, queue_id: int) -> bool:
     return len(topic.encode(errors="surrogatepass")) <= _NAME_BYTES_MAX
 
 
+@lru_cache(maxsize=1024)
 def is_queue_id(name: str) -> bool:
     """Whether a directory's name is a queue id as a broker writes it: no leading zeros, at most 2^31 - 1."""
     return _QUEUE_ID.fullmatch(name) is not None and int(name) <= _QUEUE_ID_MAX

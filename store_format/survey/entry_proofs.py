@@ -262,10 +262,10 @@ class LogEntries:
         rest -= lengths  # bytes of the properties
         rows = np.flatnonzero(fits & (lengths <= TOPIC_LENGTH_MAX_V1) & (rest >= 0) & (rest <= LENGTH_MAX))
         own = set[QueueKey]()
-        kinds = np.stack((lengths, width), axis=1)[rows]
-        for length, width_of in np.unique(kinds, axis=0).tolist():
+        kinds = (lengths * 4 + width)[rows]
+        for length, width_of in (divmod(kind, 4) for kind in np.unique(kinds).tolist()):
             text = np.dtype([("length", f">u{width_of}"), ("topic", f"S{length}"), ("rest", ">u2")])
-            mine = rows[(kinds == (length, width_of)).all(axis=1)]
+            mine = rows[kinds == length * 4 + width_of]
             texts = gather_units(window.data, (window.positions + topic_at)[mine], text)
             same = (texts["length"] == length) & (texts["rest"] == rest[mine])
             same &= texts["topic"] == topics[mine].astype(f"S{length}")
