@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from mmap import ACCESS_COPY, mmap
 from types import TracebackType
 from typing import NamedTuple
@@ -18,13 +19,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.errors import CorruptStoreError, FileReplacedError
 from store_format.files.client import StoredObject
 from store_format.files.paths import OFFSET_NAME, OPEN_FLAGS, open_descriptor
 from store_format.layouts import OFFSET_MAX
 
-# Bytes between two ranges that are read with them: to copy so many costs about as much as another read.
-_GAP_MAX = 16 << 10
+# Bytes between two ranges that are read with them: to copy 4 KiB takes 0.9 us, another call 0.9 to 1.1 us.
+_GAP_MAX = 4 << 10
+_BLOCK_SIZE = 256 << 10  # read with one call, and small enough to stay in a core's own cache
 _SPARSE = 2  # ranges are read in one go if that reads at most so many times their bytes
 _PAGE_SIZE = 4096
 _STATUS_BLOCK = 512  # bytes of what st_blocks counts
@@ -108,7 +111,8 @@ class FileView:
     ) -> Iterator[FileWindow]:
         """Yields a window for each (starts, stops) of `parts`: one or more ranges inside the file.
 
-        Ranges may have any order; those that are close to each other are read together. A window keeps its
+        Ranges may have any order; those that are close to each other are read together, and the bytes
+        between them are left out unless they are fewer than those of the ranges. A window keeps its
         bytes as long as the caller has a reference to them; later windows use the memory of windows that are
         gone. A caller that keeps `buffers`, empty at first, uses the memory in later calls too: the system
         fills new memory with zeros, which costs about as much as reading. Raises FileReplacedError if the
@@ -124,9 +128,14 @@ class FileView:
             data = room(buffers, high - low, low)
             self._fill(low, data)
             return FileWindow(data, starts - low)
-        runs = runs_of(starts, stops, _GAP_MAX)
+        runs = runs_of(starts, stops, 0)
         data = room(buffers, runs.size, low)
-        for run_low, run_high, by in runs.each():
+        done = 0
+        if kernels.ready():
+            lows, highs = (np.ascontiguousarray(each, np.int64) for each in (runs.lows, runs.highs))
+            block = room([], _BLOCK_SIZE, 0)
+            done = kernels.reads.read_ranges(self._descriptor, lows, highs, _GAP_MAX, block, data)
+        for run_low, run_high, by in islice(runs.each(), done, None):
             self._fill(run_low, data[run_low + by : run_high + by])
         return FileWindow(data, runs.positions)
 
@@ -214,10 +223,13 @@ class Runs(NamedTuple):
 
 
 def runs_of(starts: _Ints, stops: _Ints, gap_max: int) -> Runs:
-    """Joins ranges in any order with gaps of at most so many bytes."""
+    """Joins ranges in any order with gaps of fewer bytes."""
+    if (starts[1:] >= stops[:-1] + gap_max).all():  # each is a run: a tenth of the time of what follows
+        shift = np.cumsum(stops - starts) - stops
+        return Runs(starts, stops, shift, starts + shift)
     order = np.argsort(starts, kind="stable")
     reach = np.maximum.accumulate(stops[order])
-    cuts = np.flatnonzero(starts[order][1:] > reach[:-1] + gap_max) + 1
+    cuts = np.flatnonzero(starts[order][1:] >= reach[:-1] + gap_max) + 1
     first = np.concatenate(([0], cuts))
     lows, highs = starts[order][first], reach[np.append(cuts, len(reach)) - 1]
     shift = np.cumsum(highs - lows) - highs

@@ -1,4 +1,5 @@
-"""Compiled loops over byte buffers: offsets and lengths in, arrays out. No files, no store, no Arrow.
+"""Compiled loops over byte buffers: offsets and lengths in, arrays out. No store, no Arrow, and of files
+only `reads`, which gets an open one.
 
 Callers import the room and no module of it, and ask before each batch whether the loops are there:
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from store_format.kernels import patch as patch
     from store_format.kernels import properties as properties
     from store_format.kernels import queue_entries as queue_entries
+    from store_format.kernels import reads as reads
     from store_format.kernels import search as search
     from store_format.kernels import strings as strings
     from store_format.kernels import units as units
@@ -39,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 MODULES = (
     *("crc32", "dispatch", "encode", "hashes", "index_entries", "patch", "properties", "queue_entries"),
-    *("search", "strings", "units", "walk"),
+    *("reads", "search", "strings", "units", "walk"),
 )
 # A message counts each time that it is walked, checked or read, which takes plain code 5 to 15 us.
 _LOAD_ROWS = 12_000  # in some 60 ms, the time that loading takes

@@ -89,7 +89,7 @@ def _object_of(module: Any, entries: set[str]) -> bytes:
     return bytes(machine.emit_object(module))
 
 
-_LIBRARY = ("memcpy", "memmove", "memset", "memcmp")  # of C: each process has them
+_LIBRARY = ("memcpy", "memmove", "memset", "memcmp", "pread")  # of C: each process has them
 
 
 # ---- the entry of a kernel ---------------------------------------------------------------------------------
