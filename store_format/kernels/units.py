@@ -28,12 +28,18 @@ from store_format.kernels.words import U64, load16, load32, load64, prefetch_ran
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 
 _V1, _V2 = MAGIC_V1 - 2**32, MAGIC_V2 - 2**32  # as signed numbers
-_MAGIC, _BODY_CRC, _QUEUE_ID, _QUEUE_OFFSET, _PHYSICAL_OFFSET, _SYS_FLAG = (
+_MAGIC, _BODY_CRC, _QUEUE_ID, _FLAG, _QUEUE_OFFSET, _PHYSICAL_OFFSET, _SYS_FLAG = (
     int(MESSAGE_HEADS[0].fields[name][1])  # type: ignore[index]
-    for name in ("magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag")
+    for name in ("magic", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag")
+)
+_BORN_TIMESTAMP, _BORN_PORT, _STORE_TIMESTAMP, _STORE_PORT = (
+    int(MESSAGE_HEADS[0].fields[name][1])  # type: ignore[index]
+    for name in ("born_timestamp", "born_port", "store_timestamp", "store_port")
 )
 _HEAD_SIZE = MESSAGE_HEADS[0].itemsize  # with two IPv4 hosts
 _MORE = MESSAGE_HEADS[1].itemsize - _HEAD_SIZE  # for each IPv6 host
+_CLOSED = 0x1 | 0x80  # MessageSysFlag: the body is compressed, or has messages of its own
+_PORT_MAX = 0xFFFF
 _TOPIC_LENGTH_MAX_V1 = 0x7F  # MessageDecoder reads one signed byte
 _CRC_MASK = 0x7FFFFFFF
 # How far ahead units are prefetched, and how many bytes of each: of long ones the head and the properties.
@@ -124,12 +130,14 @@ def _is_equal(buffer, at, padded, start, size):
 @kernel(
     INT, BYTES, INTS, INTS, INTS, BOOL,
     INTS32, INTS, BYTES, INTS, INTS32, BOOLS,
-    OUT_BOOLS, OUT_INTS32, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS,
+    OUT_BOOLS, OUT_BOOLS, OUT_INTS32, OUT_INTS32,
+    OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS,
 )  # fmt: skip
 def locate(
     buffer, positions, physical_offsets, sizes, verify_crc,
     queue_ids, queue_offsets, topics, topic_edges, topic_index, light,
-    fits, sys_flags, body_start, body_length, topic_start, topic_length, properties_start, properties_length,
+    fits, is_unusual, sys_flag, flag, body_start, body_length, topic_start, topic_length, properties_start,
+    properties_length, born_timestamp, store_timestamp,
 ):  # fmt: skip
     """Fills `fits`, and for the units that fit the other outputs, which are 0 before. Returns their number.
 
@@ -162,10 +170,22 @@ def locate(
             continue
         count += 1
         fits[i] = True
-        sys_flags[i] = load32(buffer, position + _SYS_FLAG)
+        flags = load32(buffer, position + _SYS_FLAG)
+        born_more = _MORE * (flags >> 4 & 1)
+        more = born_more + _MORE * (flags >> 5 & 1)
+        born_port, store_port = (
+            load32(buffer, position + _BORN_PORT + born_more),
+            load32(buffer, position + _STORE_PORT + more),
+        )
+        is_unusual[i] = (
+            flags & _CLOSED != 0 or not 0 <= born_port <= _PORT_MAX or not 0 <= store_port <= _PORT_MAX
+        )
+        sys_flag[i], flag[i] = flags, load32(buffer, position + _FLAG)
         body_start[i], body_length[i] = parts[0], parts[1]
         topic_start[i], topic_length[i] = parts[2], parts[3]
         properties_start[i], properties_length[i] = parts[4], parts[5]
+        born_timestamp[i] = load64(buffer, position + _BORN_TIMESTAMP)
+        store_timestamp[i] = load64(buffer, position + _STORE_TIMESTAMP + born_more)
     return count
 
 

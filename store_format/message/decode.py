@@ -32,7 +32,7 @@ from store_format.message import sysflag
 from store_format.message.columns import TIMESTAMP_TYPE, DecodeOptions, arrow_schema
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_hosts, offset_msg_ids
-from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
+from store_format.message.locate import PORT_MAX, BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable, tags_codes
 from store_format.message.single import head_offset
 from store_format.names import (
@@ -59,7 +59,6 @@ _Ints = NDArray[np.int64]
 Bad = tuple[UnitRefs, BadUnit]
 
 _OPENED_AT_ONCE = 256  # bodies that one thread opens for a check
-_PORT_MAX = 0xFFFF
 _WIRE_HEAD_SIZE = WIRE_MESSAGE_HEAD.itemsize
 _WIRE_HEAD = as_struct(WIRE_MESSAGE_HEAD)
 _WIRE_SIZE_MIN = _WIRE_HEAD_SIZE + 2  # no body, no properties
@@ -105,8 +104,7 @@ def unopened(refs: UnitRefs, each: Callable[..., Iterable[list[Bad]]] = map) -> 
         return [(part, unit) for part, _, bad in parts for unit in bad]
 
     units, _ = locate(refs, verify_crc=False)
-    is_closed = (units.sys_flag & sysflag.COMPRESSED != 0) | inner_batches(units)
-    rows = np.flatnonzero(is_closed | _have_wrong_port(units))
+    rows = np.flatnonzero(units.parts.is_unusual)
     parts = np.split(rows, range(_OPENED_AT_ONCE, len(rows), _OPENED_AT_ONCE)) if len(rows) else []
     return [found for bad in each(bad_of, parts) for found in bad]
 
@@ -114,7 +112,7 @@ def unopened(refs: UnitRefs, each: Callable[..., Iterable[list[Bad]]] = map) -> 
 def _have_wrong_port(units: Units) -> NDArray[np.bool_]:
     """Which units have a host that is no InetSocketAddress: MessageDecoder returns null for them."""
     born, store = (units.integers(f"{host}_port").view(np.uint32) for host in ("born", "store"))
-    return (born > _PORT_MAX) | (store > _PORT_MAX)
+    return (born > PORT_MAX) | (store > PORT_MAX)
 
 
 def _decode(
@@ -227,12 +225,23 @@ class _UnitRows:
         self._origin = np.arange(len(units))  # index of each unit among the given units
         self._body_size_max = body_size_max
         self._opened_max = opened_max
+        self.unit_of: _Ints | None = None
+        self._offset_in_batch: _Ints | None = None
+        self._own: dict[str, NDArray[Any]] = {}
+        self._opened: dict[int, bytes] = {}
+        self._spread_parts: tuple[pa.BinaryArray, pa.BinaryArray] | None = None
         self._reject_foreign_light(units)
-        units = self._without_bad(units)
+        self.units = self._without_bad(units)
+        identity = units.refs.identity
+        if units.parts.is_unusual.any() or (identity is not None and identity.counts is not None):
+            self._look_into(self.units, open_bodies)
+
+    def _look_into(self, units: Units, open_bodies: bool) -> None:
+        """Rejects units that no client decodes, opens bodies, and splits inner batches."""
         for i in np.flatnonzero(_have_wrong_port(units)).tolist():
             ports = " and ".join(str(units.integers(f"{host}_port")[i]) for host in ("born", "store"))
             at = int(units.refs.positions[i])
-            self._reject(units, i, at, f"hosts with ports from 0 to {_PORT_MAX}", f"ports {ports}")
+            self._reject(units, i, at, f"hosts with ports from 0 to {PORT_MAX}", f"ports {ports}")
         if units.refs.identity is None:  # else `locate` has compared the queueOffset
             self._reject_moved(units, np.flatnonzero(inner_batches(units)))
         units = self._without_bad(units)
@@ -247,11 +256,7 @@ class _UnitRows:
             place = np.cumsum(keep) - 1
             inner, opened = inner[keep], {int(place[i]): body for i, body in opened.items() if keep[i]}
         self.units = units
-        self.unit_of: _Ints | None = None
-        self._offset_in_batch: _Ints | None = None
-        self._own: dict[str, NDArray[Any]] = {}
         self._opened = {i: body for i, body in opened.items() if not inner[i]}
-        self._spread_parts: tuple[pa.BinaryArray, pa.BinaryArray] | None = None
         if messages is not None:
             self._spread(inner, messages)
 

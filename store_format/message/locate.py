@@ -31,7 +31,9 @@ _OFFSETS = {
     name: np.array([head_offset(name, variant) for variant in range(len(MESSAGE_HEADS))])
     for name in MESSAGE_HEADS[0].names or ()
 }
+_FOUND_WITH_PARTS = ("flag", "born_timestamp", "store_timestamp")
 _NO_INTS, _NO_INTS32 = np.empty(0, np.int64), np.empty(0, np.int32)
+PORT_MAX = 0xFFFF
 _NO_BYTES, _NO_BOOLS = np.empty(0, np.uint8), np.empty(0, bool)
 
 
@@ -139,24 +141,31 @@ class BadUnit:
 
 @dataclass(slots=True)
 class PartArrays:
-    """The parts of many units: positions in the buffer and lengths, both in bytes.
+    """The parts of many units: positions in the buffer and lengths, both in bytes, and some head fields.
 
-    `fits` tells which units passed the checks; all other numbers of the others are 0.
+    `fits` tells which units passed the checks; all other numbers of the others are 0. `is_unusual` tells
+    which of them have a wrong port, or a sysFlag of a compressed body or an inner batch.
     """
 
     fits: NDArray[np.bool_]
+    is_unusual: NDArray[np.bool_]
     sys_flag: NDArray[np.int32]
+    flag: NDArray[np.int32]
     body_start: _Ints
     body_length: _Ints
     topic_start: _Ints
     topic_length: _Ints
     properties_start: _Ints
     properties_length: _Ints
+    born_timestamp: _Ints
+    store_timestamp: _Ints
 
     @classmethod
     def of(cls, count: int) -> PartArrays:
         """Returns the parts of `count` units of which none fits."""
-        return cls(np.zeros(count, bool), np.zeros(count, np.int32), *np.zeros((6, count), np.int64))
+        return cls(
+            *np.zeros((2, count), bool), *np.zeros((2, count), np.int32), *np.zeros((8, count), np.int64)
+        )
 
     def select(self, index: _Ints) -> PartArrays:
         """Returns the parts of the units at ascending `index`."""
@@ -204,6 +213,9 @@ class Units:
 
     def integers(self, name: str) -> NDArray[np.generic]:
         """Returns a head field of every unit as a native array."""
+        if name in _FOUND_WITH_PARTS:
+            found: NDArray[np.generic] = getattr(self.parts, name)
+            return found
         kind, offsets = MESSAGE_HEADS[0][name], _OFFSETS[name]
         buffer, positions = self.refs.buffer, self.refs.positions
         native = kind.newbyteorder("=")
@@ -294,11 +306,13 @@ def _find_parts(refs: UnitRefs, verify_crc: bool) -> PartArrays:
         unit = _locate_one(refs, i, verify_crc)
         if isinstance(unit, Wrong):
             continue
-        start, parts = int(refs.positions[i]), unit.parts
+        start, head, parts = int(refs.positions[i]), unit.head, unit.parts
+        is_closed = bool(head.sys_flag & (sysflag.COMPRESSED | sysflag.INNER_BATCH))
         row = (
-            True, unit.head.sys_flag, start + parts.body_start, parts.body_length,
+            True, is_closed or not 0 <= head.born_port <= PORT_MAX or not 0 <= head.store_port <= PORT_MAX,
+            head.sys_flag, head.flag, start + parts.body_start, parts.body_length,
             start + parts.topic_start, parts.topic_length, start + parts.properties_start,
-            parts.properties_length,
+            parts.properties_length, head.born_timestamp, head.store_timestamp,
         )  # fmt: skip
         for output, value in zip(outputs, row, strict=True):
             output[i] = value
