@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 
-PADDING = 8  # bytes behind the last text that kernels may write
+PADDING = 32  # bytes behind the last text that kernels may write
 _INT32_MAX = 2**31 - 1
 
 

@@ -142,7 +142,7 @@ def parse(
     `malformed` and taken as empty; returns how many.
 
     The caller gives enough memory. Outputs: (length + 1) // 4 properties of each string, and names and values
-    of 8 bytes more than all strings. For n = the longest length // 4 + 2: `scratch` has SCRATCH * n integers
+    of `strings.PADDING` bytes more than all strings. For n = the longest length // 4 + 2: `scratch` has SCRATCH * n integers
     and one for each wanted name; `table` has twice a power of two of zeros, that power at least 2 * n.
     """
     rows = len(starts)
@@ -153,7 +153,7 @@ def parse(
     slots = scratch[7 * most : 7 * most + len(wanted_stops)]
     for wish in range(len(slots)):
         slots[wish] = -1
-    known_count = entries = names_size = values_size = bad = 0
+    known_count = entries = names_size = values_size = names_before = bad = 0
     if with_maps:
         map_offsets[0] = name_offsets[0] = value_offsets[0] = 0
     for i in range(rows):
@@ -167,11 +167,12 @@ def parse(
         if malformed[i]:
             bad += 1
             count = 0
-        if (
-            count != known_count
-            or stop + 8 > len(buffer)
-            or not _same_names(buffer, count, name_at, name_stop, known_at, known_stop, known_word)
-        ):
+        is_known = (
+            count == known_count
+            and stop + 8 <= len(buffer)
+            and _same_names(buffer, count, name_at, name_stop, known_at, known_stop, known_word)
+        )
+        if not is_known:
             count = _drop_repeated(buffer, count, name_at, name_stop, value_at, value_stop, i + 1, table)
             _find_wanted(buffer, count, name_at, name_stop, wanted, wanted_stops, slots)
             known_count = count
@@ -184,9 +185,13 @@ def parse(
             found_at[wish * rows + i] = value_at[row] if row >= 0 else -1
             found_size[wish * rows + i] = value_stop[row] - value_at[row] if row >= 0 else -1
         if with_maps:
+            begin = names_size
+            if is_known:  # all names lie side by side in front of this place
+                copy_text(names, begin, names, begin - names_before, names_before)
             for row in range(count):
                 size = name_stop[row] - name_at[row]
-                copy_text(names, names_size, buffer, name_at[row], size)
+                if not is_known:
+                    copy_text(names, names_size, buffer, name_at[row], size)
                 names_size += size
                 size = value_stop[row] - value_at[row]
                 copy_text(values, values_size, buffer, value_at[row], size)
@@ -194,4 +199,5 @@ def parse(
                 entries += 1
                 name_offsets[entries], value_offsets[entries] = names_size, values_size
             map_offsets[i + 1] = entries
+            names_before = names_size - begin
     return bad

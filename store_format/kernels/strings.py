@@ -26,13 +26,14 @@ from store_format.kernels.jit import (
     kernel,
     part,
 )
-from store_format.kernels.words import U64, address, copy, copy_short, eight, find_byte, prefetch_range, word
+from store_format.kernels.words import U64, address, copy, eight, find_byte, prefetch_range, word
 
 BLOCK = 64  # bytes compared at once
 _HIGH = U64(0x8080808080808080)
 _AHEAD, _PREFETCHED_MAX = 8, 1024  # ranges ahead, and bytes of each
 _SPACE = eight(0x20)
-_SHORT = 64  # bytes up to which words are copied faster than memcpy is called
+_SHORT = 128  # bytes up to which pieces are copied faster than memcpy is called
+PADDING = 32  # bytes of a piece; so many behind the last text of an output are written, too
 
 
 def _compare(comparison: str) -> Callable[..., Any]:
@@ -62,6 +63,26 @@ def _compare(comparison: str) -> Callable[..., Any]:
 
 
 _equal, _below = _compare("=="), _compare("<")
+
+
+@intrinsic
+def _copy_piece(typingctx: Any, target: Any, to: Any, source: Any, at: Any) -> Any:
+    """_copy_piece(target, to, source, at): copies PADDING bytes at once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, to, source, at = arguments
+        kind, size = ir.VectorType(ir.IntType(8), PADDING), ir.Constant(ir.IntType(64), PADDING)
+        places = (
+            address(context, builder, signature.args[2], source, at, size),
+            address(context, builder, signature.args[0], target, to, size),
+        )
+        source, target = (builder.bitcast(place, kind.as_pointer()) for place in places)
+        loaded = builder.load(source)
+        loaded.align = 1
+        builder.store(loaded, target).align = 1
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64), generate
 
 
 @part
@@ -137,9 +158,12 @@ def equals(buffer, at, other, start, size):
 
 @part
 def copy_text(target, to, source, at, size):
-    """Copies `size` bytes; writes up to 7 bytes behind them."""
-    if size <= _SHORT and at + size + 8 <= len(source):
-        copy_short(target, to, source, at, size)
+    """Copies `size` bytes; writes less than PADDING bytes behind them."""
+    if size <= _SHORT and at + size + PADDING <= len(source):
+        done = 0
+        while done < size:  # mostly once: texts of one word and of four take the same branch
+            _copy_piece(target, to + done, source, at + done)
+            done += PADDING
     else:
         copy(target, to, source, at, size)
 
@@ -192,8 +216,8 @@ def _is_wide_utf8(buffer, start, stop):
 def gather(buffer, starts, lengths, offsets, data, valid):
     """Copies ranges one behind the other, as Arrow's strings have them; returns how many are null.
 
-    A range of a negative length is null. `data` has 8 bytes more than all ranges together, `valid` one bit
-    for each range.
+    A range of a negative length is null. `data` has PADDING bytes more than all ranges together, `valid` one
+    bit for each range.
     """
     nulls = end = 0
     offsets[0] = 0
@@ -206,7 +230,7 @@ def gather(buffer, starts, lengths, offsets, data, valid):
             nulls += 1
         else:
             bits |= np.int64(1) << (i & 7)
-            if at >= 0 and size <= len(buffer) - at and end + size + 8 <= len(data):
+            if at >= 0 and size <= len(buffer) - at and end + size + PADDING <= len(data):
                 copy_text(data, end, buffer, at, size)
                 end += size
         offsets[i + 1] = end
@@ -222,7 +246,7 @@ def split_words(buffer, starts, lengths, list_offsets, valid, offsets, data):
     lists are null.
 
     A text of a negative length is null. `offsets` has room for (length + 1) // 2 words of each text, `data`
-    for all bytes and 8 more.
+    for all bytes and PADDING more.
     """
     nulls = words = end = 0
     list_offsets[0] = offsets[0] = 0
@@ -233,7 +257,7 @@ def split_words(buffer, starts, lengths, list_offsets, valid, offsets, data):
             nulls += 1
         else:
             bits |= np.int64(1) << (i & 7)
-            if at < 0 or stop > len(buffer) or end + lengths[i] + 8 > len(data):
+            if at < 0 or stop > len(buffer) or end + lengths[i] + PADDING > len(data):
                 stop = at
         while at < stop:
             space = find(buffer, at, stop, _SPACE)

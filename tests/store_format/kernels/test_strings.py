@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from store_format import kernels
+from store_format.arrays.ranges import PADDING
 
 _TEXTS = st.lists(st.none() | st.text(alphabet="ab \0é名", max_size=90).map(str.encode), max_size=9)
 
@@ -31,7 +32,7 @@ def bits(valid: NDArray[Any], count: int) -> list[bool]:
 @example([b"x" * 65, None, b"y" * 64])
 def test_texts_are_gathered_with_their_nulls(texts: list[bytes | None]) -> None:
     buffer, starts, lengths = ranges(texts)
-    offsets, data = np.zeros(len(texts) + 1, np.int32), np.zeros(len(buffer) + 8, np.uint8)
+    offsets, data = np.zeros(len(texts) + 1, np.int32), np.zeros(len(buffer) + PADDING, np.uint8)
     valid = np.zeros(len(texts) // 8 + 1, np.uint8)
     nulls = kernels.strings.gather(buffer, starts, lengths, offsets, data, valid)
     assert nulls == texts.count(None)
@@ -54,7 +55,7 @@ def test_texts_and_words_equal_to_a_key(texts: list[bytes | None], key: bytes) -
 
 
 def test_ranges_outside_of_the_buffer_are_empty() -> None:
-    buffer, offsets, data = np.full(16, 65, np.uint8), np.zeros(5, np.int32), np.zeros(24, np.uint8)
+    buffer, offsets, data = np.full(16, 65, np.uint8), np.zeros(5, np.int32), np.zeros(16 + PADDING, np.uint8)
     starts = np.array([-1, 10, 2**62, 3], np.int64)
     lengths = np.array([4, 7, 1, 2], np.int64)
     kernels.strings.gather(buffer, starts, lengths, offsets, data, np.zeros(1, np.uint8))
