@@ -549,13 +549,13 @@ def _likely_sizes(physical_offsets: _Ints) -> _Ints:
 def _ranges(view: FileView, file: StoreFile, physical_offsets: _Ints, sizes: _Ints) -> tuple[_Ints, _Ints]:
     """(starts, stops) of the bytes to read of units of these sizes, which may be wrong."""
     starts = physical_offsets - file.start
-    long = np.flatnonzero(sizes > _LONG_SIZE)
-    if len(long):
-        sizes = sizes.copy()
-        for i in long.tolist():
+    if not len(sizes) or sizes.max() > _LONG_SIZE or sizes.min() < 1:
+        sizes = np.maximum(sizes, 1)
+        for i in np.flatnonzero(sizes > _LONG_SIZE).tolist():
             if int.from_bytes(view.read(int(starts[i]), 4), "big") != sizes[i]:
                 sizes[i] = HEAD_SIZE_MAX
-    return starts, np.minimum(starts + np.maximum(sizes, 1), file.size)
+    stops = starts + sizes
+    return starts, stops if len(stops) and stops.max() <= file.size else np.minimum(stops, file.size)
 
 
 def _last_begun(files: Sequence[StoreFile], cache: FileCache) -> int:

@@ -279,15 +279,19 @@ def begins_of_only_files(directories: Iterable[str], into: _Bytes) -> Iterator[_
         yield np.array(found, np.int64).reshape(-1, 4)
 
 
-def read_sizes(starts: _Ints, stops: _Ints) -> _Ints:
-    """Returns about how many bytes `FileView.windows` reads for each range, with the gap before it."""
-    sizes: _Ints = np.maximum(stops - starts, 0)
-    if not len(starts) or int(stops.max()) - int(starts.min()) <= _SPARSE * int(sizes.sum()):
+def read_sizes(starts: _Ints, sizes: _Ints) -> _Ints:
+    """Returns about how many bytes `FileView.windows` reads for each range, with the gap before it: `sizes`
+    where ranges lie close to each other.
+    """
+    if not len(starts):
         return sizes
-    gaps = starts[1:] - stops[:-1]
+    if sizes.min() < 0:
+        sizes = np.maximum(sizes, 0)
+    if int(starts.max()) - int(starts.min()) <= _SPARSE * int(sizes.sum()):
+        return sizes
+    gaps = starts[1:] - starts[:-1] - sizes[:-1]
     near = np.where(starts[1:] < starts[:-1], _GAP_MAX, np.maximum(gaps, 0))
-    sizes[1:] += np.where(gaps > _GAP_MAX, 0, near)
-    return sizes
+    return sizes + np.concatenate(([0], np.where(gaps > _GAP_MAX, 0, near)))
 
 
 def room(buffers: Buffers, size: int, position: int) -> _Bytes:
@@ -309,5 +313,5 @@ def room(buffers: Buffers, size: int, position: int) -> _Bytes:
     if buffer is None:
         buffer = np.empty(needed + size // 8, np.uint8)  # windows differ a little in their sizes
         buffers.append(buffer)
-    start = (position - buffer.ctypes.data) % _PAGE_SIZE
+    start = (position - buffer.__array_interface__["data"][0]) % _PAGE_SIZE
     return buffer[start : start + size]

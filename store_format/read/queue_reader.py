@@ -355,6 +355,13 @@ class QueueReader:
     def read_entries(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
         """The messages to which entries of these slices point, in the order of the entries."""
         names = tuple(dict.fromkeys(piece.topic for piece in pieces))
+        if not len(entries):
+            return
+        lowest, highest = entries.physical_offset.min(), entries.physical_offset.max()
+        first, last = self.log.file_index(np.array([lowest, highest])).tolist()
+        if first == last >= 0:  # of the first file on, and of one file
+            yield from self._read_file(first, pieces, names, entries)
+            return
         entries = self._in_log(pieces, entries)
         if not len(entries):
             return
@@ -392,6 +399,7 @@ class QueueReader:
         topic_of_piece = np.array([ranks[piece.topic] for piece in pieces], np.int32)
         queue_of_piece = np.array([piece.queue_id for piece in pieces], np.int32)
         light = tuple(is_light_queue(name) for name in names)
+        bounds = _bounds_of_batches(pieces)
         parts = [entries.select(slice(*cut)) for cut in self._cuts(entries)]
         for part, window in zip(parts, self._windows(file, parts), strict=False):
             topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
@@ -401,7 +409,7 @@ class QueueReader:
                 queue_of_piece[part.piece],
                 part.queue_offset,
                 light,
-                _wanted_offsets(pieces, part),
+                None if bounds is None else (bounds[0][part.piece], bounds[1][part.piece]),
                 part.count,
             )
             refs = UnitRefs(
@@ -467,14 +475,16 @@ class QueueReader:
 
     def _cuts(self, entries: Entries) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, more where that is few rows (`_BATCH_SIZES`), at least one row."""
-        reads = np.cumsum(read_sizes(entries.physical_offset, entries.physical_offset + entries.size))
         sizes = entries.size
-        sizes = np.maximum(
-            sizes, MESSAGE_SIZE_MIN
-        )  # a smaller size is damage, and must not let more rows into the batch
+        if (
+            sizes.min(initial=MESSAGE_SIZE_MIN) < MESSAGE_SIZE_MIN
+        ):  # damage, which must not let more rows into the batch
+            sizes = np.maximum(sizes, MESSAGE_SIZE_MIN)
+        read_each = read_sizes(entries.physical_offset, sizes)
         if not _CONTENT.intersection(self.decode_options.names):
             sizes = np.maximum(sizes >> _WITHOUT_CONTENT_SHIFT, _ROW_BYTES_WITHOUT_CONTENT)
         ends = np.cumsum(sizes)
+        reads = ends if read_each is sizes else np.cumsum(read_each)
         start, total = 0, len(sizes)
         while start < total:
             base = int(ends[start - 1]) if start else 0
@@ -605,9 +615,9 @@ def _suspects(refs: UnitRefs, bad: Sequence[BadUnit]) -> dict[int, _Suspect]:
     }
 
 
-def _wanted_offsets(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:
-    """For each entry, the first offset that is wanted of it, and the one behind the last; None if all entries
-    have one offset.
+def _bounds_of_batches(pieces: Sequence[QueueSlice]) -> tuple[_Ints, _Ints] | None:
+    """For each slice, the first offset that is wanted of its entries, and the one behind the last; None if
+    all entries have one offset.
 
     Only an entry of several offsets can reach beyond its slice. For an entry of one offset the range is
     unlimited, because `_right_entries` may have added entries from outside of the slice.
@@ -616,7 +626,7 @@ def _wanted_offsets(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints,
         return None
     edges = [(each.start, each.stop) if each.queue.is_batch else (0, OFFSET_MAX) for each in pieces]
     starts, stops = np.array(edges, np.int64).T
-    return starts[part.piece], stops[part.piece]
+    return starts, stops
 
 
 def _corrupt_row(refs: UnitRefs, unit: BadUnit, names: tuple[str, ...], broker_name: str) -> pa.RecordBatch:

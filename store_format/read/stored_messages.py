@@ -52,7 +52,7 @@ def read_stored(
             continue
         file = log.files[int(file_of[start])]
         offsets = physical_offsets[start:stop]
-        for low, high in cuts(read_sizes(offsets, offsets + sizes[start:stop])):
+        for low, high in cuts(read_sizes(offsets, sizes[start:stop])):
             rows = slice(start + low, start + high)
             (window,) = log.unit_windows(file, [(physical_offsets[rows], sizes[rows])])
             refs = UnitRefs(
