@@ -16,7 +16,7 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from store_format.kernels.jit import BYTES, INTS, NOTHING, OUT_INTS, kernel, part
-from store_format.kernels.words import U64, address, word
+from store_format.kernels.words import U64, address, half_word, word
 
 _POLYNOMIAL = 0xEDB88320  # bit-reflected
 _FOLDED_MIN = 64  # bytes from which folding is faster than tables
@@ -72,12 +72,19 @@ def _of_16_bytes(low, high):
 
 @part
 def crc32_by_tables(buffer, start, length, value):
-    """Returns the CRC register after `length` bytes: sixteen a step, each byte through a table of its own."""
+    """Returns the CRC register after `length` bytes: 16 or 4 a step, each byte through a table of its own."""
     crc = U64(value)
     at, stop = start, start + length
     while stop - at >= 16:
         crc = _of_16_bytes(word(buffer, at) ^ crc, word(buffer, at + 8))
         at += 16
+    while stop - at >= 4:
+        crc ^= half_word(buffer, at)
+        crc = U64(
+            _TABLES[3, crc & _M] ^ _TABLES[2, (crc >> U64(8)) & _M]
+            ^ _TABLES[1, (crc >> U64(16)) & _M] ^ _TABLES[0, crc >> U64(24)]
+        )  # fmt: skip
+        at += 4
     while at < stop:
         crc = U64(_TABLES[0, (crc ^ U64(buffer[at])) & _M]) ^ (crc >> U64(8))
         at += 1

@@ -141,7 +141,7 @@ def parse(
     none. The maps have the layout of Arrow's map<string, string>. Strings that are not UTF-8 are marked in
     `malformed` and taken as empty; returns how many.
 
-    The caller gives enough memory. Outputs: (length + 1) // 4 properties of each string, and names and values
+    The caller gives enough memory. Outputs: (length + 1) / 4 properties of each string, and names and values
     of `strings.PADDING` bytes more than all strings. For n = the longest length // 4 + 2: `scratch` has SCRATCH * n integers
     and one for each wanted name; `table` has twice a power of two of zeros, that power at least 2 * n.
     """

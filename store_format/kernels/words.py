@@ -83,6 +83,7 @@ load16, load32, load64 = _load(16, True), _load(32, True), _load(64, True)
 put16, put32, put64 = _put(16, True), _put(32, True), _put(64, True)
 # Eight bytes as they lie in memory, the first byte lowest: word(buffer, at) -> uint64.
 word, put_word = _load(64, False), _put(64, False)
+half_word = _load(32, False)
 
 
 @intrinsic

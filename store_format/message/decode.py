@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import gather_ranges, gather_units
+from store_format.arrays.ranges import gather_ranges, gather_units, numbers
 from store_format.display.columns import TIME_MS_MIN, TIME_MS_STOP
 from store_format.errors import CorruptStoreError
 from store_format.java.numbers import parse_long
@@ -396,7 +396,7 @@ class _UnitRows:
     def header(self, name: str) -> pa.Array:
         """Returns a head field of each row; messages of a batch have some fields of their own."""
         own = self._own.get(name)
-        return pa.array(self.of_units(self.units.integers(name)) if own is None else own)
+        return numbers(self.of_units(self.units.integers(name)) if own is None else own)
 
     def bodies(self) -> pa.BinaryArray:
         """Returns the bodies as the producer sent them, if `open_bodies` was given."""
@@ -619,19 +619,19 @@ def _queue_topic(rows: _MessageRows) -> pa.Array:
         return rows.take(_java_text(rows.units.stored_topics()))
     if identity.topic_index is None:
         return _repeat(identity.topics[0], len(rows))
-    return pa.array(identity.topics, _STRING).take(pa.array(rows.of_units(identity.topic_index)))
+    return pa.array(identity.topics, _STRING).take(numbers(rows.of_units(identity.topic_index)))
 
 
 def _queue_id(rows: _MessageRows) -> pa.Array:
     identity = rows.units.refs.identity
-    return rows.header("queue_id") if identity is None else pa.array(rows.of_units(identity.queue_ids))
+    return rows.header("queue_id") if identity is None else numbers(rows.of_units(identity.queue_ids))
 
 
 def _timestamp(field: str) -> Callable[[_MessageRows], pa.Array]:
     def build(rows: _MessageRows) -> pa.Array:
         stored = rows.of_units(rows.units.integers(field)).astype(np.int64, copy=False)
         if not len(stored) or (stored.min() >= TIME_MS_MIN and stored.max() < TIME_MS_STOP):
-            return pa.array(stored * 1000).view(TIMESTAMP_TYPE)
+            return numbers(stored * 1000, TIMESTAMP_TYPE)
         outside = (stored < TIME_MS_MIN) | (stored >= TIME_MS_STOP)
         return pa.array(np.where(outside, 0, stored) * 1000, mask=outside).view(TIMESTAMP_TYPE)
 
@@ -689,7 +689,7 @@ _BUILDERS: dict[str, Callable[[_MessageRows], pa.Array]] = {
     "properties": lambda rows: rows.properties().map_array(),
     "brokerName": lambda rows: _repeat(rows.broker_name, len(rows)),
     "queueId": _queue_id,
-    "queueOffset": lambda rows: pa.array(rows.queue_offsets()),
+    "queueOffset": lambda rows: numbers(rows.queue_offsets()),
     "bornTimestamp": _timestamp("born_timestamp"),
     "storeTimestamp": _timestamp("store_timestamp"),
     "tags": lambda rows: rows.properties().values(TAGS),
@@ -701,12 +701,12 @@ _BUILDERS: dict[str, Callable[[_MessageRows], pa.Array]] = {
     "offsetMsgId": _offset_msg_id,
     "bornHost": _host_column("born"),
     "storeHost": _host_column("store"),
-    "sysFlag": lambda rows: pa.array(rows.of_units(rows.units.sys_flag)),
+    "sysFlag": lambda rows: numbers(rows.of_units(rows.units.sys_flag)),
     "bodyCRC": lambda rows: rows.header("body_crc"),
     "reconsumeTimes": lambda rows: rows.header("reconsume_times"),
     "preparedTransactionOffset": lambda rows: rows.header("prepared_transaction_offset"),
-    "physicalOffset": lambda rows: pa.array(rows.of_units(rows.units.physical_offsets)),
-    "storeSize": lambda rows: pa.array(rows.of_units(rows.units.refs.sizes).astype(np.int32)),
+    "physicalOffset": lambda rows: numbers(rows.of_units(rows.units.physical_offsets)),
+    "storeSize": lambda rows: numbers(rows.of_units(rows.units.refs.sizes).astype(np.int32)),
     "tagsCode": _tags_code,
     "storedTopic": lambda rows: rows.take(_java_text(rows.units.stored_topics())),
     "rawBody": _MessageRows.raw_bodies,

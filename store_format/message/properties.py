@@ -14,7 +14,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.arrays.ranges import PADDING, array_of, from_parts, gather_ranges, mapped_array, new_array
+from store_format.arrays.ranges import (
+    PADDING,
+    array_of,
+    from_parts,
+    gather_ranges,
+    mapped_array,
+    new_array,
+    numbers,
+)
 from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8, tags_code_many
 from store_format.layouts import (
@@ -137,8 +145,8 @@ class PropertyTable:
         encoded = [name.encode() for name in names]
         at, size = np.empty((len(names), count), np.int64), np.empty((len(names), count), np.int64)
         malformed = np.empty(count, np.bool_)
-        entries_max = int(((self._lengths + 1) >> 2).sum()) if maps else 0
         bytes_max = int(self._lengths.sum()) if maps else 0
+        entries_max = (bytes_max + count) // 4
         map_offsets = new_array(count + 1, np.int32)
         texts = [
             new_array(n, kind)
@@ -168,7 +176,7 @@ class PropertyTable:
         if maps:
             entries = int(map_offsets[-1]) + 1
             keys, items = (from_parts(pa.string(), texts[i][:entries], texts[i + 1]) for i in (0, 2))
-            self._maps = pa.MapArray.from_arrays(pa.array(map_offsets), keys, items)
+            self._maps = pa.MapArray.from_arrays(numbers(map_offsets), keys, items)
 
     def _replace(self, malformed: NDArray[np.bool_]) -> None:
         """Replaces malformed UTF-8 by U+FFFD, as Java does."""
