@@ -70,10 +70,10 @@ def _kept(function: _Function) -> _Function:
 
 def part(function: _Function) -> _Function:
     """Compiles a function as a part of the kernels that call it, for the types with which they call it."""
-    return _dispatcher(function)
+    return _dispatcher(function, forceinline=True)
 
 
-def _dispatcher(function: _Function) -> Any:
+def _dispatcher(function: _Function, **more: bool) -> Any:
     """What `numba.njit` makes, also in a program that has set NUMBA_DISABLE_JIT for functions of its own."""
-    options = {"nopython": True, "nogil": True, "boundscheck": CHECKED, "_nrt": False}
+    options = {"nopython": True, "nogil": True, "boundscheck": CHECKED, "_nrt": False} | more
     return CPUDispatcher(py_func=function, targetoptions=options)
