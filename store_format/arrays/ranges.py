@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from store_format import kernels
 
 PADDING = 32  # bytes behind the last text that kernels may write
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 
 
 def within_ranges(offsets: NDArray[np.int64], ranges: Iterable[tuple[int, int]]) -> NDArray[np.bool_]:
@@ -80,7 +80,7 @@ def gather_ranges(
         pairs = zip(starts.tolist(), lengths.tolist(), strict=True)
         return array_of([None if size < 0 else buffer[at : at + size].tobytes() for at, size in pairs], kind)
     total = int(np.maximum(lengths, 0).sum())
-    if total > _INT32_MAX:
+    if total > INT32_MAX:
         raise OverflowError(f"{total} bytes do not fit one Arrow array: decode smaller batches")
     offsets, data, valid = (
         new_array(count + 1, np.int32),

@@ -19,11 +19,13 @@ from store_format.kernels.jit import (
     INTS32,
     NOTHING,
     OUT_BOOLS,
+    OUT_BYTES,
     OUT_INTS,
     OUT_INTS32,
     kernel,
     part,
 )
+from store_format.kernels.strings import PADDING, copy_text
 from store_format.kernels.words import U64, load16, load32, load64, prefetch_range, word
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 
@@ -131,15 +133,19 @@ def _is_equal(buffer, at, padded, start, size):
     INT, BYTES, INTS, INTS, INTS, BOOL,
     INTS32, INTS, BYTES, INTS, INTS32, BOOLS,
     OUT_BOOLS, OUT_BOOLS, OUT_INTS32, OUT_INTS32,
-    OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS,
+    OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS32, OUT_BYTES,
 )  # fmt: skip
 def locate(
     buffer, positions, physical_offsets, sizes, verify_crc,
     queue_ids, queue_offsets, topics, topic_edges, topic_index, light,
     fits, is_unusual, sys_flag, flag, body_start, body_length, topic_start, topic_length, properties_start,
-    properties_length, born_timestamp, store_timestamp,
+    properties_length, born_timestamp, store_timestamp, body_offsets, bodies,
 ):  # fmt: skip
     """Fills `fits`, and for the units that fit the other outputs, which are 0 before. Returns their number.
+
+    Unless `body_offsets` is empty, the bodies are copied into `bodies` while the core's cache has them, one
+    behind the other: that of unit i is bodies[body_offsets[i]:body_offsets[i + 1]]. body_offsets[0] is -1 if
+    `bodies` has not PADDING bytes more than all of them.
 
     Unit i should lie at positions[i] of `buffer` with sizes[i] bytes, and have the physical offset
     physical_offsets[i]. Unless `topic_edges` is empty, its queue id and queue offset should be queue_ids[i]
@@ -147,10 +153,15 @@ def locate(
     topics[topic_edges[k]:topic_edges[k + 1]], and eight bytes of padding follow the last. light[k] says that
     a unit has another topic, queue id and queue offset than its queue (%LMQ%).
     """
-    count = 0
+    count = end = 0
+    with_bodies = len(body_offsets) > len(positions)
+    if with_bodies:
+        body_offsets[0] = 0
     for i in range(len(positions)):
         if i + _AHEAD < len(positions):
-            prefetch_unit(buffer, positions[i + _AHEAD], sizes[i + _AHEAD], verify_crc)
+            prefetch_unit(buffer, positions[i + _AHEAD], sizes[i + _AHEAD], verify_crc or with_bodies)
+        if with_bodies:
+            body_offsets[i + 1] = end
         position = positions[i]
         parts = find_parts(buffer, position, sizes[i], physical_offsets[i])
         if parts[0] == 0:
@@ -182,6 +193,13 @@ def locate(
         )
         sys_flag[i], flag[i] = flags, load32(buffer, position + _FLAG)
         body_start[i], body_length[i] = parts[0], parts[1]
+        if with_bodies:
+            if end + parts[1] + PADDING <= len(bodies):
+                copy_text(bodies, end, buffer, parts[0], parts[1])
+                end += parts[1]
+                body_offsets[i + 1] = end
+            else:
+                body_offsets[0] = -1
         topic_start[i], topic_length[i] = parts[2], parts[3]
         properties_start[i], properties_length[i] = parts[4], parts[5]
         born_timestamp[i] = load64(buffer, position + _BORN_TIMESTAMP)

@@ -118,7 +118,8 @@ def _have_wrong_port(units: Units) -> NDArray[np.bool_]:
 def _decode(
     refs: UnitRefs, options: DecodeOptions, broker_name: str, opened_max: int | None
 ) -> tuple[pa.RecordBatch, list[BadUnit]]:
-    units, bad = locate(refs, verify_crc=options.verify_crc)
+    with_bodies = "body" in options.names and not options.filters
+    units, bad = locate(refs, verify_crc=options.verify_crc, with_bodies=with_bodies)
     # place in `refs` of each unit; None: all units are good
     places = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad]) if bad else None
     filtered = _filter_first(units, options, broker_name)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.arrays.ranges import gather_ranges, gather_units
+from store_format.arrays.ranges import INT32_MAX, from_parts, gather_ranges, gather_units, new_array
 from store_format.errors import CorruptStoreError
 from store_format.files.paths import StoreFile
 from store_format.layouts import MESSAGE_HEADS
@@ -34,6 +34,7 @@ _OFFSETS = {
 _FOUND_WITH_PARTS = ("flag", "born_timestamp", "store_timestamp")
 _NO_INTS, _NO_INTS32 = np.empty(0, np.int64), np.empty(0, np.int32)
 PORT_MAX = 0xFFFF
+_NO_ROOM = np.empty(0, np.uint8)
 _NO_BYTES, _NO_BOOLS = np.empty(0, np.uint8), np.empty(0, bool)
 
 
@@ -273,25 +274,36 @@ class Units:
         return Units(self.refs.select(index), self.parts.select(index))
 
 
-def locate(refs: UnitRefs, *, verify_crc: bool) -> tuple[Units, list[BadUnit]]:
+def locate(
+    refs: UnitRefs, *, verify_crc: bool, with_bodies: bool = False
+) -> tuple[Units, list[BadUnit]]:
     """Returns the units that pass every check, in order, and each bad unit with its reason.
 
     Checked: the unit lies in the buffer; total size, magic and physicalOffset; the lengths of body, topic and
     properties add up; topic, queueId and queueOffset equal the identity's (`decode.py` checks
-    those of light queues); with `verify_crc` the CRC of the stored body.
+    those of light queues); with `verify_crc` the CRC of the stored body. `with_bodies` says that
+    `stored_bodies` of the units will be asked for: they are copied in the same pass.
     """
-    parts = _find_parts(refs, verify_crc)
+    parts, bodies = _find_parts(refs, verify_crc, with_bodies)
     if parts.fits.all():
-        return Units(refs, parts), []
+        return Units(refs, parts, bodies), []
     good = np.flatnonzero(parts.fits)
     bad = [BadUnit(i, explain(refs, i, verify_crc=verify_crc)) for i in np.flatnonzero(~parts.fits).tolist()]
     return Units(refs.select(good), parts.select(good)), bad
 
 
-def _find_parts(refs: UnitRefs, verify_crc: bool) -> PartArrays:
+def _find_parts(
+    refs: UnitRefs, verify_crc: bool, with_bodies: bool
+) -> tuple[PartArrays, pa.BinaryArray | None]:
+    """Returns the parts of the units, and the stored bodies if they were copied."""
     found = PartArrays.of(len(refs))
     outputs = [getattr(found, name) for name in PartArrays.__slots__]
     if kernels.ready(len(refs)):
+        # more than all bodies, if the sizes are right; wrong ones may be of any number
+        room = int(refs.sizes.sum()) if with_bodies else 0
+        with_bodies = 0 < room <= min(len(refs.buffer), INT32_MAX)
+        offsets = new_array(len(refs) + 1, np.int32) if with_bodies else _NO_INTS32
+        bodies = new_array(room, np.uint8) if with_bodies else _NO_ROOM
         kernels.units.locate(
             refs.buffer,
             refs.positions,
@@ -300,8 +312,11 @@ def _find_parts(refs: UnitRefs, verify_crc: bool) -> PartArrays:
             verify_crc,
             *_expected(refs.identity),
             *outputs,
+            offsets,
+            bodies,
         )
-        return found
+        is_copied = with_bodies and offsets[0] == 0
+        return found, from_parts(pa.binary(), offsets, bodies) if is_copied else None
     for i in range(len(refs)):
         unit = _locate_one(refs, i, verify_crc)
         if isinstance(unit, Wrong):
@@ -316,7 +331,7 @@ def _find_parts(refs: UnitRefs, verify_crc: bool) -> PartArrays:
         )  # fmt: skip
         for output, value in zip(outputs, row, strict=True):
             output[i] = value
-    return found
+    return found, None
 
 
 def _locate_one(refs: UnitRefs, i: int, verify_crc: bool) -> Located | Wrong:
