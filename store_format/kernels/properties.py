@@ -22,7 +22,16 @@ from store_format.kernels.jit import (
     kernel,
     part,
 )
-from store_format.kernels.strings import BLOCK, block_masks, copy_text, equals, is_utf8, same_bytes, text_word
+from store_format.kernels.strings import (
+    BLOCK,
+    PADDING,
+    block_masks,
+    copy_text,
+    equals,
+    is_utf8,
+    same_bytes,
+    text_word,
+)
 from store_format.kernels.words import U64, prefetch_range, trailing_zeros, word
 
 SCRATCH = 7  # integers for each property of a string
@@ -128,17 +137,21 @@ def _find_wanted(buffer, count, name_at, name_stop, wanted, wanted_stops, slots)
 
 @kernel(
     INT, BYTES, INTS, INTS, BYTES, INTS, BOOL, OUT_INTS, OUT_INTS,
-    OUT_BOOLS, OUT_INTS, OUT_INTS, OUT_INTS32, OUT_INTS32, OUT_BYTES, OUT_INTS32, OUT_BYTES,
+    OUT_BOOLS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS32, OUT_BYTES,
+    OUT_INTS32, OUT_INTS32, OUT_BYTES, OUT_INTS32, OUT_BYTES,
 )  # fmt: skip
 def parse(
     buffer, starts, lengths, wanted, wanted_stops, with_maps, scratch, table,
-    malformed, found_at, found_size, map_offsets, name_offsets, names, value_offsets, values,
+    malformed, found_at, found_size, text_stops, text_offsets, texts,
+    map_offsets, name_offsets, names, value_offsets, values,
 ):  # fmt: skip
     """Finds the wanted properties of each string, and with `with_maps` writes all properties as a map.
 
     String i is buffer[starts[i]:starts[i] + lengths[i]]. Wanted name w is wanted[stop of w - 1:stop of w];
     found_at[w * len(starts) + i] and found_size[...] say where its value in string i lies; -1 where it has
-    none. The maps have the layout of Arrow's map<string, string>. Strings that are not UTF-8 are marked in
+    none. The first names, one for each of `text_stops`, also get their values as Arrow's strings, each in an
+    equal share of `text_offsets` and `texts`; text_stops[w] says where they end, -1 if the share of `texts` is
+    too small. The maps have the layout of Arrow's map<string, string>. Strings that are not UTF-8 are marked in
     `malformed` and taken as empty; returns how many.
 
     The caller gives enough memory. Outputs: (length + 1) / 4 properties of each string, and names and values
@@ -151,8 +164,11 @@ def parse(
     value_stop, known_word = scratch[3 * most : 4 * most], scratch[6 * most : 7 * most]
     known_at, known_stop = scratch[4 * most : 5 * most], scratch[5 * most : 6 * most]
     slots = scratch[7 * most : 7 * most + len(wanted_stops)]
+    share = len(texts) // max(len(text_stops), 1)
     for wish in range(len(slots)):
         slots[wish] = -1
+    for wish in range(len(text_stops)):
+        text_stops[wish] = text_offsets[wish * (rows + 1)] = 0
     known_count = entries = names_size = values_size = names_before = bad = 0
     if with_maps:
         map_offsets[0] = name_offsets[0] = value_offsets[0] = 0
@@ -183,7 +199,18 @@ def parse(
         for wish in range(len(slots)):
             row = slots[wish]
             found_at[wish * rows + i] = value_at[row] if row >= 0 else -1
-            found_size[wish * rows + i] = value_stop[row] - value_at[row] if row >= 0 else -1
+            size = value_stop[row] - value_at[row] if row >= 0 else -1
+            found_size[wish * rows + i] = size
+            if wish < len(text_stops):
+                end = text_stops[wish]
+                if size >= 0 and end >= 0:
+                    if end + size + PADDING <= share:
+                        copy_text(texts, wish * share + end, buffer, value_at[row], size)
+                        end += size
+                    else:
+                        end = -1
+                    text_stops[wish] = end
+                text_offsets[wish * (rows + 1) + i + 1] = end
         if with_maps:
             begin = names_size
             if is_known:  # all names lie side by side in front of this place

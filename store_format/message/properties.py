@@ -41,6 +41,8 @@ _CRC_DIGITS = CRC_PROPERTY_SIZE - len(_CRC_PREFIX) - 1
 _MAP = pa.map_(pa.string(), pa.string())
 WORDS_TYPE = pa.list_(pa.field("element", pa.string()))
 
+_TEXT_ROOM = 64  # bytes for each value of a wanted property; where values are longer, another pass copies them
+
 _Ints = NDArray[np.int64]
 _Places = tuple[_Ints, _Ints]  # where each value lies in the bytes, and its size; -1: absent
 
@@ -123,6 +125,7 @@ class PropertyTable:
     def _set(self, buffer: NDArray[np.uint8], starts: _Ints, lengths: _Ints) -> None:
         self._buffer, self._starts, self._lengths = buffer, starts, lengths
         self._places: dict[str, _Places] = {}
+        self._texts: dict[str, tuple[NDArray[np.int32], NDArray[np.uint8]]] = {}
         self._maps: pa.MapArray | None = None
         self._rows: list[dict[str, str]] | None = None
         if not kernels.ready():
@@ -142,6 +145,11 @@ class PropertyTable:
 
     def _parse(self, names: list[str], maps: bool) -> None:
         count = len(self._starts)
+        names.sort(key=KEYS.__eq__)  # to the end: it is wanted as words
+        copied = len(names) - (KEYS in names)
+        text_stops, share = np.empty(copied, np.int64), _TEXT_ROOM * count + PADDING
+        text_offsets = new_array(copied * (count + 1), np.int32)
+        copies = new_array(copied * share, np.uint8)
         encoded = [name.encode() for name in names]
         at, size = np.empty((len(names), count), np.int64), np.empty((len(names), count), np.int64)
         malformed = np.empty(count, np.bool_)
@@ -165,6 +173,9 @@ class PropertyTable:
             malformed,
             at.reshape(-1),
             size.reshape(-1),
+            text_stops,
+            text_offsets,
+            copies,
             map_offsets,
             *texts,
         )
@@ -173,6 +184,10 @@ class PropertyTable:
             self._parse([*self._places, *names], maps or self._maps is not None)
             return
         self._places |= {name: (at[i], size[i]) for i, name in enumerate(names)}
+        for i, stop in enumerate(text_stops.tolist()):
+            if stop >= 0:
+                offsets = text_offsets[i * (count + 1) : (i + 1) * (count + 1)]
+                self._texts[names[i]] = offsets, copies[i * share : (i + 1) * share]
         if maps:
             entries = int(map_offsets[-1]) + 1
             keys, items = (from_parts(pa.string(), texts[i][:entries], texts[i + 1]) for i in (0, 2))
@@ -202,7 +217,12 @@ class PropertyTable:
             texts = (row.get(name) for row in self._rows)
             return array_of([None if text is None else text.encode() for text in texts], pa.string())
         at, size = self._found(name)  # which may replace the buffer
-        return gather_ranges(self._buffer, at, size, pa.string())
+        if name not in self._texts:
+            return gather_ranges(self._buffer, at, size, pa.string())
+        has_nulls = len(size) and size.min() < 0
+        return from_parts(
+            pa.string(), *self._texts[name], np.packbits(size >= 0, bitorder="little") if has_nulls else None
+        )
 
     def words(self, name: str) -> pa.ListArray:
         """Returns the words of a property for each message, split at spaces, without empty words."""
