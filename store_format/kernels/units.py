@@ -141,7 +141,7 @@ def locate(
     fits, is_unusual, sys_flag, flag, body_start, body_length, topic_start, topic_length, properties_start,
     properties_length, born_timestamp, store_timestamp, body_offsets, bodies,
 ):  # fmt: skip
-    """Fills `fits`, and for the units that fit the other outputs, which are 0 before. Returns their number.
+    """Marks the units that fit in `fits`, and fills the other outputs for them. Returns their number.
 
     Unless `body_offsets` is empty, the bodies are copied into `bodies` while the core's cache has them, one
     behind the other: that of unit i is bodies[body_offsets[i]:body_offsets[i + 1]]. body_offsets[0] is -1 if

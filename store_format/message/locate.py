@@ -144,8 +144,8 @@ class BadUnit:
 class PartArrays:
     """The parts of many units: positions in the buffer and lengths, both in bytes, and some head fields.
 
-    `fits` tells which units passed the checks; all other numbers of the others are 0. `is_unusual` tells
-    which of them have a wrong port, or a sysFlag of a compressed body or an inner batch.
+    `fits` tells which units passed the checks; the other numbers of the others mean nothing. `is_unusual`
+    tells which of them have a wrong port, or a sysFlag of a compressed body or an inner batch.
     """
 
     fits: NDArray[np.bool_]
@@ -165,7 +165,10 @@ class PartArrays:
     def of(cls, count: int) -> PartArrays:
         """Returns the parts of `count` units of which none fits."""
         return cls(
-            *np.zeros((2, count), bool), *np.zeros((2, count), np.int32), *np.zeros((8, count), np.int64)
+            np.zeros(count, bool),
+            np.empty(count, bool),
+            *np.empty((2, count), np.int32),
+            *np.empty((8, count), np.int64),
         )
 
     def select(self, index: _Ints) -> PartArrays:
@@ -274,9 +277,7 @@ class Units:
         return Units(self.refs.select(index), self.parts.select(index))
 
 
-def locate(
-    refs: UnitRefs, *, verify_crc: bool, with_bodies: bool = False
-) -> tuple[Units, list[BadUnit]]:
+def locate(refs: UnitRefs, *, verify_crc: bool, with_bodies: bool = False) -> tuple[Units, list[BadUnit]]:
     """Returns the units that pass every check, in order, and each bad unit with its reason.
 
     Checked: the unit lies in the buffer; total size, magic and physicalOffset; the lengths of body, topic and

@@ -31,10 +31,11 @@ def refs_of(data: bytes, positions: list[int], sizes: list[int], who: Identity |
 
 def outcome(refs: UnitRefs, *, verify_crc: bool) -> tuple[int, list[Any]]:
     """Everything that `locate` says about the units; the first is how many are good."""
-    units, bad = locate(refs, verify_crc=verify_crc)
+    units, bad = locate(refs, verify_crc=verify_crc, with_bodies=True)
     found: list[Any] = [(unit.index, str(unit.error), type(unit.error)) for unit in bad]
     found += [getattr(units.parts, name).tolist() for name in units.parts.__slots__]
-    found += [units.refs.positions.tolist(), *(units.integers(name).tolist() for name in FIELDS)]
+    found += [units.stored_bodies().to_pylist(), units.refs.positions.tolist()]
+    found += [*(units.integers(name).tolist() for name in FIELDS)]
     return len(units), found
 
 
