@@ -149,14 +149,15 @@ def parse(
 
     String i is buffer[starts[i]:starts[i] + lengths[i]]. Wanted name w is wanted[stop of w - 1:stop of w];
     found_at[w * len(starts) + i] and found_size[...] say where its value in string i lies; -1 where it has
-    none. The first names, one for each of `text_stops`, also get their values as Arrow's strings, each in an
-    equal share of `text_offsets` and `texts`; text_stops[w] says where they end, -1 if the share of `texts` is
-    too small. The maps have the layout of Arrow's map<string, string>. Strings that are not UTF-8 are marked in
-    `malformed` and taken as empty; returns how many.
+    none. `text_offsets` and `texts` have an equal share for each name, which gets the values as Arrow's
+    strings; text_stops[w] says where they end, -1 if the share of `texts` is too small. The maps have the
+    layout of Arrow's map<string, string>. Strings that are not UTF-8 are marked in `malformed` and taken as
+    empty; returns how many.
 
     The caller gives enough memory. Outputs: (length + 1) / 4 properties of each string, and names and values
-    of `strings.PADDING` bytes more than all strings. For n = the longest length // 4 + 2: `scratch` has SCRATCH * n integers
-    and one for each wanted name; `table` has twice a power of two of zeros, that power at least 2 * n.
+    of `strings.PADDING` bytes more than all strings. For n = the longest length // 4 + 2: `scratch` has
+    SCRATCH * n integers and one for each wanted name; `table` has twice a power of two of zeros, that power
+    at least 2 * n.
     """
     rows = len(starts)
     most = (len(scratch) - len(wanted_stops)) // SCRATCH
@@ -167,7 +168,6 @@ def parse(
     share = len(texts) // max(len(text_stops), 1)
     for wish in range(len(slots)):
         slots[wish] = -1
-    for wish in range(len(text_stops)):
         text_stops[wish] = text_offsets[wish * (rows + 1)] = 0
     known_count = entries = names_size = values_size = names_before = bad = 0
     if with_maps:
@@ -201,16 +201,15 @@ def parse(
             found_at[wish * rows + i] = value_at[row] if row >= 0 else -1
             size = value_stop[row] - value_at[row] if row >= 0 else -1
             found_size[wish * rows + i] = size
-            if wish < len(text_stops):
-                end = text_stops[wish]
-                if size >= 0 and end >= 0:
-                    if end + size + PADDING <= share:
-                        copy_text(texts, wish * share + end, buffer, value_at[row], size)
-                        end += size
-                    else:
-                        end = -1
-                    text_stops[wish] = end
-                text_offsets[wish * (rows + 1) + i + 1] = end
+            end = text_stops[wish]
+            if size >= 0 and end >= 0:
+                if end + size + PADDING <= share:
+                    copy_text(texts, wish * share + end, buffer, value_at[row], size)
+                    end += size
+                else:
+                    end = -1
+                text_stops[wish] = end
+            text_offsets[wish * (rows + 1) + i + 1] = end
         if with_maps:
             begin = names_size
             if is_known:  # all names lie side by side in front of this place

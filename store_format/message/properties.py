@@ -41,7 +41,10 @@ _CRC_DIGITS = CRC_PROPERTY_SIZE - len(_CRC_PREFIX) - 1
 _MAP = pa.map_(pa.string(), pa.string())
 WORDS_TYPE = pa.list_(pa.field("element", pa.string()))
 
-_TEXT_ROOM = 64  # bytes for each value of a wanted property; where values are longer, another pass copies them
+_SPACE = ord(" ")
+_TEXT_ROOM = (
+    64  # bytes for each value of a wanted property; where values are longer, another pass copies them
+)
 
 _Ints = NDArray[np.int64]
 _Places = tuple[_Ints, _Ints]  # where each value lies in the bytes, and its size; -1: absent
@@ -145,11 +148,9 @@ class PropertyTable:
 
     def _parse(self, names: list[str], maps: bool) -> None:
         count = len(self._starts)
-        names.sort(key=KEYS.__eq__)  # to the end: it is wanted as words
-        copied = len(names) - (KEYS in names)
-        text_stops, share = np.empty(copied, np.int64), _TEXT_ROOM * count + PADDING
-        text_offsets = new_array(copied * (count + 1), np.int32)
-        copies = new_array(copied * share, np.uint8)
+        text_stops, share = np.empty(len(names), np.int64), _TEXT_ROOM * count + PADDING
+        text_offsets = new_array(len(names) * (count + 1), np.int32)
+        copies = new_array(len(names) * share, np.uint8)
         encoded = [name.encode() for name in names]
         at, size = np.empty((len(names), count), np.int64), np.empty((len(names), count), np.int64)
         malformed = np.empty(count, np.bool_)
@@ -232,7 +233,14 @@ class PropertyTable:
                 [value and [word for word in value.split(" ") if word] for value in values], WORDS_TYPE
             )
         at, size = self._found(name)
-        count, total = len(at), int(np.maximum(size, 0).sum())
+        count = len(at)
+        if count and name in self._texts and size.min() >= 0:
+            offsets, data = self._texts[name]
+            if not (data[: int(offsets[-1])] == _SPACE).any():  # each value is one word
+                lists = pa.py_buffer(np.arange(count + 1, dtype=np.int32))
+                words = from_parts(pa.string(), offsets, data)
+                return pa.ListArray.from_buffers(WORDS_TYPE, count, [None, lists], children=[words])
+        total = int(np.maximum(size, 0).sum())
         lists, valid = new_array(count + 1, np.int32), new_array(count // 8 + 1, np.uint8)
         offsets, data = new_array((total + count) // 2 + 1, np.int32), new_array(total + PADDING, np.uint8)
         nulls = kernels.strings.split_words(self._buffer, at, size, lists, valid, offsets, data)
