@@ -134,15 +134,6 @@ def prefetch_range(buffer, at, size):
 
 
 @part
-def copy_short(target, to, source, at, size):
-    """Copies by words of eight bytes: up to 7 bytes more are read, and written, than `size`."""
-    done = 0
-    while done < size:
-        put_word(target, to + done, word(source, at + done))
-        done += 8
-
-
-@part
 def find_byte(buffer, start, stop, byte):
     """Returns the first position in [start, stop) of `byte`, else `stop`. Reads up to 7 bytes behind `stop`.
 

@@ -58,10 +58,6 @@ def planted_copy_to(buffer, out, wide, at):
     copy(out, at, buffer, 0, 8)
     return 0
 @made
-def planted_copy_short(buffer, out, wide, at):
-    copy_short(out, 0, buffer, at, 3)
-    return 0
-@made
 def planted_find_byte(buffer, out, wide, at): return find_byte(buffer, at, at + 3, COMMA)
 @made
 def planted_crc32(buffer, out, wide, at): return crc32(buffer, at, 64)
