@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from store_format.kernels.jit import INT, INTS, INTS32, OUT_BYTES, kernel
-from store_format.kernels.words import load32, put32, put64
+from store_format.kernels.words import load32, prefetch, put32, put64
 
 _HEADER_SIZE, _UNIT_SIZE = 40, 20
 _PAGE_BITS = 12
 _INT_MAX = 2**31 - 1
+_AHEAD = 16  # entries; slots lie apart, and waiting for each would take most of the time
 
 
 @kernel(INT, OUT_BYTES, OUT_BYTES, INT, OUT_BYTES, INT, INTS32, INTS, INTS, INTS, INT)
@@ -34,6 +35,7 @@ def insert(head, pages, slot_num, units, first_number, hashes, messages, offsets
     ):
         return -1
     for i in range(count):
+        prefetch(head, _HEADER_SIZE + 4 * (np.int64(hashes[min(i + _AHEAD, count - 1)]) % slot_num))
         message = messages[i]
         if not 0 <= message < len(offsets):
             return -1
