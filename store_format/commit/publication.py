@@ -278,7 +278,7 @@ class Publication:
         self.touched_queues = True
         self.check_undisturbed()
         index = self._open_index() if journal.index else None
-        # A thread writes one group while the next is made here.
+        # A thread sorts one group into queues and slots, and writes it, while the next is read here.
         with BackgroundCalls(is_little=self._is_little) as writer:
             for group in read_groups(self.opened, journal, units=self._queue_units):
                 queue = np.concatenate([chunk.queue for chunk in group])
@@ -291,8 +291,8 @@ class Publication:
                     last = int(np.flatnonzero(queue >= 0)[-1])
                     self._last_queued = (int(offsets[last]), int(timestamps[last]))
                 if index is not None:
-                    updates = index.updates(index_batch(group, queue, offsets, timestamps))
-                    writer.call(partial(index.put, updates))
+                    entries = index_batch(group, queue, offsets, timestamps)
+                    writer.call(partial(index.write, entries))
         queues.close()
         if index is not None:
             index.close()

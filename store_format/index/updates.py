@@ -17,7 +17,7 @@ entries to the units that the slots point to.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -328,20 +328,11 @@ class IndexFiles:
 
     def write(self, batch: IndexBatch) -> None:
         """Writes the entries of a batch, into new files where the last one is full."""
-        self.put(self.updates(batch))
-
-    def updates(self, batch: IndexBatch) -> list[IndexUpdate]:
-        """What `put` has to write for a batch. A thread may put one batch while another is made here."""
         updates = index_updates(
             self._state, batch, geometry=self._geometry, timestamp=self._timestamp, zone=self._zone
         )
-        if updates:
-            self._state = updates[-1].state
-        return updates
-
-    def put(self, updates: Sequence[IndexUpdate]) -> None:
-        """Writes updates, in the order in which they were made."""
         for update in updates:
+            self._state = update.state
             path = f"{self._directory}/{update.state.name}"
             if update.is_new:
                 self.close()
