@@ -303,7 +303,7 @@ def _log_commit(
         for root, result in results.items()
         if result.stop > result.start
     )
-    # each result has the time of all stores together
+    # stores wait for the disk at the same time
     synced = max((result.sync_seconds for result in results.values()), default=0.0)
     _log.info(
         "batch %s: %d messages into %s; committed in %.1f ms, of which %.1f ms waiting for the disk",

@@ -1,7 +1,7 @@
 """The one way messages get into a store: staged files become one commit, all or nothing, once for each key.
 
 The steps of a commit, for one store and for the stores of a cluster. Each step is done in all stores, in the
-order of their names, before the next step begins:
+order of their names, before the next step begins; large parts of a cluster are carried out at the same time:
 
  1. Lock the store (`StoreLock`); refuse stores that are not written to and stores that a broker has open.
  2. Finish what a crash left (`open_store`). 3. Compare the key with the ledgers. A committed key ends the
@@ -21,6 +21,7 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -68,6 +69,7 @@ _log = logging.getLogger(__name__)
 
 # A last message that is further ahead of the clock than this does not move the store times of new messages.
 _CLOCK_STEP_MAX_MS = 24 * 3_600_000
+_PUBLISHED_AT_ONCE_MAX = 4  # stores of a cluster; each takes about 30 MB for its chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,8 @@ class _CommitMember:
         journal, entry = self.publication.journal, self.publication.entry
         ends = zip(journal.queues, journal.queue_bases, self.publication.queue_stops, strict=True)
         queues = {queue: (first, stop) for queue, first, stop in ends}
-        return CommitResult(True, journal.base, entry.stop, queues, self.reports, files.sync_seconds)
+        waited = files.sync_seconds + self.held.files.sync_seconds
+        return CommitResult(True, journal.base, entry.stop, queues, self.reports, waited)
 
 
 def _commit_all(
@@ -220,7 +223,7 @@ def _commit_all(
     files = FileWrites(sync=options.sync)
     with ExitStack() as stack:
         with saying_nothing_written():
-            members = _open_members(parts, stack, options, files, held)
+            members = _open_members(parts, stack, options, held)
             repeated = None
             for member in members:
                 _complete_topics(member.held)
@@ -247,8 +250,7 @@ def _commit_all(
                 untold = [*watched, *(member.opened.path for member in members if member.publication is None)]
                 _note_left_out(untold, key, published[0][0].journal.members, options, files)
             write_journals({each.opened.path: each.journal for each, _ in published}, files)
-            for publication, held_store in published:
-                carry_out(publication, held_store)
+            _carry_out_all(published)
         batch = StagedFile.totals(each for member in members for each in member.staged)
         named = published[0][0].journal.members if published else ()
         for member in members:
@@ -260,10 +262,12 @@ def _open_members(
     parts: Mapping[str, Sequence[StagedFile]],
     stack: ExitStack,
     options: CommitOptions,
-    files: FileWrites,
     held: StoreLock | None,
 ) -> list[_CommitMember]:
-    """Steps 1 and 2. `held` is the lock of the only store if the caller has it."""
+    """Steps 1 and 2. `held` is the lock of the only store if the caller has it.
+
+    Each store has its own FileWrites, because they are published at the same time.
+    """
     roots = sorted(parts)
     for root in roots:
         StoreRefusals(Opened(root)).refuse_store()
@@ -274,7 +278,12 @@ def _open_members(
     for lock in locks:
         lock.refuse_other_openers()
     return [
-        _CommitMember(Opened(root), tuple(parts[root]), lock, open_store(root, options, files))
+        _CommitMember(
+            Opened(root),
+            tuple(parts[root]),
+            lock,
+            open_store(root, options, FileWrites(sync=options.sync)),
+        )
         for root, lock in zip(roots, locks, strict=True)
     ]
 
@@ -354,7 +363,7 @@ def _plan_members(
             for each in journals
         ]
     for member, journal in zip(filled, journals, strict=True):
-        member.publication = Publication(member.opened, journal, member.held.log, files)
+        member.publication = Publication(member.opened, journal, member.held.log, member.held.files)
     for member in members if filled else ():
         if member.publication is None:
             write_topics(member.opened, options.new_topics, options.clock(), files)
@@ -378,6 +387,21 @@ def _note_left_out(
             if not options.ignore_missing_stores:
                 raise
             _log.warning("%s; the store does not know batch %d of %s", error, key[1], key[0])
+
+
+def _carry_out_all(published: Sequence[tuple[Publication, LockedStore]]) -> None:
+    """Step 7 for all stores, large parts at the same time.
+
+    The journals of all stores are complete: each completes its part, whatever becomes of the others.
+    """
+    if len(published) == 1 or all(publication.is_little for publication, _ in published):
+        for each in published:
+            carry_out(*each)
+        return
+    with ThreadPoolExecutor(_PUBLISHED_AT_ONCE_MAX, thread_name_prefix="rmqlog-store") as threads:
+        parts = [threads.submit(carry_out, *each) for each in published]
+    for part in parts:
+        part.result()
 
 
 def carry_out(publication: Publication, held: LockedStore) -> None:

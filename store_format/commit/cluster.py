@@ -1,11 +1,11 @@
 """What makes one commit of the parts of several stores: their journals.
 
 Every store gets the journal, which names all members. Then the journal of every store is marked complete.
-Then the stores publish one after the other. A crash before the first mark leaves nothing; after that every
-member completes its part. Members look at each other's journals and ledgers without a lock: an incomplete
-journal is rolled forward only if another store of the cluster has a complete one, or has published its part.
-A store that went on since remembers which members may not know (`note_begun`). A member that cannot be asked,
-because another store or none is at its place, may have published: the others wait for it.
+Then the stores publish, large parts at the same time. A crash before the first mark leaves nothing; after
+that every member completes its part. Members look at each other's journals and ledgers without a lock: an
+incomplete journal is rolled forward only if another store of the cluster has a complete one, or has published
+its part. A store that went on since remembers which members may not know (`note_begun`). A member that cannot
+be asked, because another store or none is at its place, may have published: the others wait for it.
 
 A key is committed once in all stores, also if some are in use or missing at times. Each ledger names the
 stores of its batches. A store that is left out gets a note (`left_out`). And no batch with a key is written

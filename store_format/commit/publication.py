@@ -97,6 +97,7 @@ class Publication:
     """One commit to one store.
 
     `touched_queues` becomes True with the first byte of a consume queue: the commit cannot be undone then.
+    `is_little`: a thread would cost more than it saves.
     """
 
     def __init__(self, opened: Opened, journal: Journal, log: CommitLog, files: FileWrites) -> None:
@@ -115,7 +116,7 @@ class Publication:
         self._entry: LedgerEntry | None = None
         self._queue_stops = list(journal.queue_bases)
         self._buffers = deque([np.empty(0, np.uint8)] * (BackgroundCalls.AHEAD + 1))
-        self._is_little = sum(each.records_size for each in journal.staged) <= _CHUNK_SIZE
+        self.is_little = sum(each.records_size for each in journal.staged) <= _CHUNK_SIZE
         self._queue_units = min(max(_QUEUE_UNITS, _UNITS_OF_QUEUE * len(journal.queues)), _QUEUE_UNITS_MAX)
 
     @property
@@ -141,7 +142,7 @@ class Publication:
 
     def append_log(self) -> None:
         """Writes the staged messages, with their positions, to the log: one chunk while the next are read."""
-        with BackgroundCalls(is_little=self._is_little) as writer:
+        with BackgroundCalls(is_little=self.is_little) as writer:
             for part in self._patched():
                 writer.call(partial(self._write_part, part))
         self.log_files.close()
@@ -279,7 +280,7 @@ class Publication:
         self.check_undisturbed()
         index = self._open_index() if journal.index else None
         # A thread sorts one group into queues and slots, and writes it, while the next is read here.
-        with BackgroundCalls(is_little=self._is_little) as writer:
+        with BackgroundCalls(is_little=self.is_little) as writer:
             for group in read_groups(self.opened, journal, units=self._queue_units):
                 queue = np.concatenate([chunk.queue for chunk in group])
                 timestamps = np.concatenate([chunk.store_timestamps for chunk in group])

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from store_format import kernels
@@ -42,13 +43,15 @@ class Failure:
         self.at = at
         self.count = 0
         self.names: list[str] = []  # the functions of the counted calls
+        self._counting = Lock()
 
     def happens(self, name: str, args: tuple[Any, ...]) -> bool:
         if name == "open" and not args[1] & _CREATING:
             return False
-        self.count += 1
-        self.names.append(name)
-        return self.count == self.at or (self.how == "on" and self.count > self.at > 0)
+        with self._counting:
+            self.count += 1
+            self.names.append(name)
+            return self.count == self.at or (self.how == "on" and self.count > self.at > 0)
 
     def fail(self, original: Any, name: str, args: tuple[Any, ...]) -> None:
         if self.what in ("kill", "torn"):
@@ -111,8 +114,13 @@ def staged_members(
     }
 
 
-def write_cluster(cluster: Path, failure: Failure, names: Sequence[str]) -> None:
-    """Commits ten messages of topic T to each store of a cluster, with key number 1."""
+def write_cluster(cluster: Path, failure: Failure, names: Sequence[str], mode: str = "") -> None:
+    """Commits ten messages of topic T to each store of a cluster, with key number 1.
+
+    `beside`: the stores are published at the same time, as large parts are.
+    """
+    if mode == "beside":
+        publish._CHUNK_SIZE = 256
     members = staged_members(cluster, names, 0, "w1")
     install(failure)
     commit_cluster(members, key=("q", 1), options=CommitOptions(clock=lambda: 1_700_000_200_000))

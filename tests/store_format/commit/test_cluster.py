@@ -114,9 +114,11 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", [pytest.param((k, 2), id=f"part {k}") for k in (1, 2)])
+@pytest.mark.parametrize(
+    ("part", "mode"), [((1, 2), ""), ((2, 2), ""), ((1, 1), "beside")], ids=["part 1", "part 2", "beside"]
+)
 def test_killed_anywhere_a_replay_finds_all_or_nothing(
-    cluster: Path, tmp_path: Path, forks: ForkServer, part: tuple[int, int], whole: bool
+    cluster: Path, tmp_path: Path, forks: ForkServer, part: tuple[int, int], mode: str, whole: bool
 ) -> None:
     """Every change is a kill with --whole, else every fifth one."""
     kills = checked = 0
@@ -124,7 +126,7 @@ def test_killed_anywhere_a_replay_finds_all_or_nothing(
     outcomes = set()
     states = States()
     for _, root in killed_stores(
-        forks, cluster, tmp_path, "both", write_cluster, _NAMES, every=every, part=part
+        forks, cluster, tmp_path, "both", write_cluster, _NAMES, mode, every=every, part=part
     ):
         kills += 1
         if not states.is_new(root):
