@@ -32,6 +32,7 @@ _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask
 _ZEROS = bytes(1 << 20)
 # For a larger write Linux needs as large a piece of contiguous memory, which a virtual machine may not have
 # yet: writes of 128 KiB to 4 MiB were measured at a tenth of the speed (0.5 instead of 5 GB/s), never faster.
+# Pieces end at multiples of it: ext4 then takes 55 instead of 68 ms of processor time for 200 MiB.
 _PIECE_SIZE = 64 << 10
 _RESERVED_MIN = 1 << 20  # bytes of a write whose blocks are worth a reservation
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
@@ -153,7 +154,8 @@ class WritableFile(Descriptor):
             if len(left) >= _RESERVED_MIN:
                 reserve(self._descriptor, position, len(left))
             while left:
-                done = os.pwrite(self._descriptor, left[:_PIECE_SIZE], position)
+                piece = left[: _PIECE_SIZE - position % _PIECE_SIZE]
+                done = os.pwrite(self._descriptor, piece, position)
                 position += done
                 left = left[done:]
 
