@@ -228,7 +228,7 @@ def _streaming(
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     share, rounds = (1e-3, 1) if given.smallest else (0.1, 3) if given.quick else (1.0, 5)
-    sizes = (100,) if given.smallest else (100, 1024)
+    sizes = (100,) if given.smallest else (100, 1024, 16384)
     with (
         tempfile.TemporaryDirectory(prefix="rmqlog-peers-", dir=given.directory) as place,
         Broker(Path(place) / "kafka") as broker,
