@@ -1,8 +1,9 @@
 """A form of the data source that carries the source text of `rmq_spark` and `store_format` with every query.
 
-It serves clusters whose workers have numpy and pyarrow, but not this project. About 435 kB of compressed text
+It serves clusters whose workers have numpy and pyarrow, but not this project. About 420 kB of compressed text
 travel with the pickled data source, and a worker imports the packages from that text. It has the modules that
-the data source can import, without their docstrings and comments, but for the modules of the kernels.
+the data source can import, without docstrings, comments and types of functions, but for the modules of the
+kernels.
 
 Two shorter ways do not work:
 
@@ -40,9 +41,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PACKAGES = ("rmq_spark", "store_format")
-# What only the user's own process needs: what a notebook shows of a store, and what `register` and
-# `drop_duplicates` do.
-_OF_USERS = ("store_format.notebook", "rmq_spark.spark.worker_python", "rmq_spark.spark.drop_duplicates")
+# What only the user's own process needs: what a notebook shows of a store, tables that are appended without
+# Spark, and what `register` and `drop_duplicates` do.
+_OF_USERS = (
+    "store_format.notebook",
+    "rmq_spark.write.append_table",
+    "rmq_spark.spark.worker_python",
+    "rmq_spark.spark.drop_duplicates",
+)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -159,7 +165,7 @@ def packed_sources() -> bytes:
         if name in sources and name not in found and not name.startswith(_OF_USERS):
             tree = ast.parse(sources[name][0])
             needed += [name.rpartition(".")[0], *_imports(tree)]
-            text = sources[name][0] if name in as_it_is else _without_docstrings(tree)
+            text = sources[name][0] if name in as_it_is else _shortened(tree)
             found[name] = text, sources[name][1]
     # of text, bytes have no alignment (pb), and longer matches are worth a search
     how = {"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 4, "lp": 0, "pb": 0, "nice_len": 273, "depth": 1000}
@@ -174,10 +180,17 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield from (module, *(f"{module}.{each.name}".lstrip(".") for each in node.names))
 
 
-def _without_docstrings(tree: ast.Module) -> str:
+def _shortened(tree: ast.Module) -> str:
+    """The text without docstrings, and without what only type checkers read."""
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body[:1] = [] if len(node.body) > 1 else [ast.Pass()]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
     return ast.unparse(tree)
 
 

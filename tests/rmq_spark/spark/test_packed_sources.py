@@ -9,7 +9,7 @@ import store_format
 from rmq_spark import broker
 from rmq_spark.spark.by_value import packed_sources
 
-SIZE_MAX = 435_000  # docs/deploy.md and docs/howto-cluster.md say so
+SIZE_MAX = 420_000  # docs/deploy.md and docs/howto-cluster.md say so
 
 
 def test_it_is_small() -> None:
