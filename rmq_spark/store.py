@@ -225,7 +225,7 @@ class LogStore(_WithMessages, MessageStore):
         *,
         key: tuple[str, int] | None = None,
         store_timestamps: int | NDArray[np.int64] | None = None,
-        options: CommitOptions | Mapping[str, str] | None = None,
+        options: CommitOptions | Mapping[str, object] | None = None,
     ) -> CommitResult:
         """Appends the rows of a table in one commit: all of them, or none.
 

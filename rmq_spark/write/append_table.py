@@ -19,20 +19,23 @@ from store_format.commit.append import CommitResult
 from store_format.errors import OptionError
 
 _ROWS = 10_000  # of a batch: what Spark sends by default (spark.sql.execution.arrow.maxRecordsPerBatch)
-_FOR_ROWS = ("sendBack", "transaction")  # options whose rows name messages, or need a second step
 
 
 def append_table(
     path: str,
     table: Any,  # Any: whatever has Arrow's stream or array
-    options: Mapping[str, str],
+    options: Mapping[str, object],
     key: tuple[str, int] | None,
 ) -> CommitResult:
     """See `rmq_spark.store.LogStore.append`."""
-    refused = next((name for name in options if name.lower() in map(str.lower, _FOR_ROWS)), None)
-    if refused is not None:
-        raise OptionError(f"append: expected no option {refused}, which only a write of Spark takes")
-    read = parse_write_options({**options, "path": path})
+    read = parse_write_options({name: _text(value) for name, value in options.items()} | {"path": path})
+    if read.send_back is not None or read.decides:
+        raise OptionError(
+            "append: expected a table of new messages, found the option sendBack, transaction=commit or "
+            "transaction=rollback, whose rows name stored messages: use a write of Spark"
+        )
+    if key is not None and read.txn is not None:
+        raise OptionError("append: expected key, or txnAppId and txnVersion, found both")
     reader = _reader(table)
     schema = pa.schema([field.with_type(_plain(field.type)) for field in reader.schema])
     columns = [(field.name, type_name(field.type)) for field in schema]
@@ -44,6 +47,11 @@ def append_table(
     except BaseException:
         abort_write(target)
         raise
+
+
+def _text(value: object) -> str:
+    """The value of an option as Spark passes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _reader(table: Any) -> pa.RecordBatchReader:

@@ -117,8 +117,16 @@ def test_messages_of_another_store(store: LogStore, tmp_path: Path) -> None:
 def test_a_key_is_written_once(store: LogStore) -> None:
     assert store.append(TABLE, options=ORDERS, key=("import", 1)).committed
     assert not store.append(TABLE, options=ORDERS, key=("import", 1)).committed
-    assert not store.append(TABLE, options=ORDERS | {"txnAppId": "import", "txnVersion": "1"}).committed
+    as_spark = ORDERS | {"txnAppId": "import", "txnVersion": 1, "messageIndexEnable": False}
+    assert not store.append(TABLE, options=as_spark).committed
+    with pytest.raises(OptionError, match="expected key, or txnAppId and txnVersion, found both"):
+        store.append(TABLE, options=as_spark, key=("import", 2))
     assert _bodies(store) == [b"one", b"two"]
+
+
+def test_half_messages_are_new_messages(store: LogStore) -> None:
+    store.append(TABLE, options=ORDERS | {"transaction": "half", "producerGroup": "PG"})
+    assert store.view("transactions").num_rows == 2
 
 
 def test_a_commitlog_elsewhere(tmp_path: Path) -> None:
@@ -148,7 +156,7 @@ def test_columns_are_stored_as_they_are(store: LogStore) -> None:
         ([1], {}, "append: expected MessageColumns, an Arrow table, or an object with __arrow_c_stream__, "),
         (TABLE, {}, "topic: expected the option topic or a column topic, found neither"),
         (TABLE, {"options": {"topik": "T"}}, "unknown option 'topik'; did you mean topic?"),
-        (TABLE, {"options": ORDERS | {"sendback": "g"}}, "append: expected no option sendback, which only "),
+        (TABLE, {"options": {"sendback": "g"}}, "append: expected a table of new messages, found the option"),
         (TABLE, {"options": ORDERS, "store_timestamps": 5}, "append: expected neither store_timestamps nor "),
         (TABLE, {"options": CommitOptions()}, "append: expected neither store_timestamps nor CommitOptions "),
         (
