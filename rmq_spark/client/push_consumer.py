@@ -360,7 +360,12 @@ class PushConsumer:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._consume(*job)
+            try:
+                self._consume(*job)
+            except Exception:  # the thread has more to do
+                _log.exception(
+                    "group %s: %s: a call of the listener ended in an error", self.group, job[0].name
+                )
 
     def _consume(self, queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Calls the listener in a thread of the pool: for an orderly queue with what follows, too."""

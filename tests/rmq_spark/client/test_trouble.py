@@ -320,6 +320,23 @@ def test_a_pull_consumer_names_an_error_once(
 # ---- much to read ------------------------------------------------------------------------------------------
 
 
+def test_an_error_behind_the_listener_costs_no_thread(
+    consumers: Consumers, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_more = Member.has_more
+
+    def failing(member: Member, queue: ProcessQueue) -> bool:
+        if threading.current_thread().name.endswith("_0"):
+            raise KeyError("T")
+        return has_more(member, queue)
+
+    monkeypatch.setattr(Member, "has_more", failing)
+    heard = Heard()
+    consumers.push(heard, consume_thread_number=1)
+    assert sorted(heard.wait(20)) == _ALL
+    assert sum("ended in an error" in text for text in caplog.messages) > 1
+
+
 def test_a_backlog_does_not_keep_the_consumer_from_looking(
     consumers: Consumers, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
