@@ -8,7 +8,7 @@
 # The first of these that really runs and is new enough: a version manager's stand-ins exist for versions it does not have.
 PYTHON_IS_NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 ifndef PYTHON
-PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+PYTHON := $(shell for python in python3.14 python3.13 python3.12 python3.11 python3 python; do \
     $$python -c '$(PYTHON_IS_NEW_ENOUGH)' >/dev/null 2>&1 && { echo $$python; break; }; done)
 endif
 

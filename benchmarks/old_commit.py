@@ -68,7 +68,7 @@ def _extract(commit: str, tree: Path) -> None:
 def _install(place: Path, version: Version) -> None:
     venv.create(place / "venv", with_pip=True)
     constraints = place / "constraints"
-    own = {"rmq-spark", "rmq_spark"}
+    own = {"rmqlog", "rmq-spark", "rmq_spark"}  # the distribution, also of older commits
     pins = {each.metadata["Name"]: each.version for each in distributions()}
     constraints.write_text("".join(f"{name}=={pin}\n" for name, pin in pins.items() if name not in own))
     pip = [str(version.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -28,7 +28,7 @@ from tests.support.fixtures import Golden
 from tests.support.spark.fast_start import SHORT_LIVED
 
 ROOT = Path(__file__).resolve().parent.parent
-NAME = "rmq-spark"
+NAME = "rmqlog"
 STORE = "basic-5.5.0"
 _TIMEOUT_S = 240
 

@@ -78,7 +78,7 @@ def test_the_extra_all_has_every_extra_of_users() -> None:
 
 
 def test_advice_about_packages_needs_no_index_with_this_project() -> None:
-    """`rmq-spark` is on no index yet: a hint to install it, or an extra of it, would lead nowhere."""
+    """`rmqlog` is on no index yet: a hint to install it, or an extra of it, would lead nowhere."""
     for package in ("rmq_spark", "store_format"):
         for path in (ROOT / package).rglob("*.py"):
-            assert "pip install 'rmq-spark" not in path.read_text(encoding="utf-8"), path
+            assert "pip install 'rmqlog" not in path.read_text(encoding="utf-8"), path

@@ -277,7 +277,7 @@ def require_altair() -> None:
     try:
         import altair  # noqa: F401
     except ImportError as error:
-        hint = "pip install 'altair>=5.4'"  # pip finds it also where rmq-spark was installed from a checkout
+        hint = "pip install 'altair>=5.4'"  # pip finds it also where rmqlog was installed from a checkout
         raise UnsupportedFormatError(
             f"charts need altair, which is not installed or too old; install it: {hint}"
         ) from error

@@ -188,7 +188,7 @@ def _say_version(context: click.Context, parameter: click.Parameter, value: bool
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        click.echo(version("rmq-spark"))
+        click.echo(version("rmqlog"))
     except PackageNotFoundError:
         click.echo("unknown: this checkout is not installed")
     context.exit()

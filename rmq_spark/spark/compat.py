@@ -122,7 +122,7 @@ def register_format(spark: SparkSession, source: type[DataSource], *, by_value: 
         if by_value:
             raise OptionError(
                 f"by_value: Spark {__version__} found {source.name()} in a Python of the driver and cannot "
-                "replace it; leave out by_value if every worker has rmq-spark, else uninstall rmq-spark from "
+                "replace it; leave out by_value if every worker has rmqlog, else uninstall rmqlog from "
                 "that Python (PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON), or use Spark 4.1 or newer"
             ) from error
         log = logging.getLogger("rmq_spark")

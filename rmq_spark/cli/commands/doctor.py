@@ -97,7 +97,7 @@ def _package(name: str) -> Check:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        # pip finds this package also where rmq-spark was installed from a checkout
+        # pip finds this package also where rmqlog was installed from a checkout
         return Check(name, "fails", "not installed", f"pip install '{name}>={least}'")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < NEEDED[name]:
         return Check(
@@ -200,7 +200,7 @@ def _workers(environment: Mapping[str, str], python: str) -> Check:
     code, said = _run(worker, "-c", _WORKER)
     if code != 0:
         advice = (
-            f"Set PYSPARK_PYTHON to a Python that has rmq-spark, such as {python}; "
+            f"Set PYSPARK_PYTHON to a Python that has rmqlog, such as {python}; "
             "on a cluster also register(spark, by_value=True)"
         )
         return Check("workers' Python", "fails", f"{worker}: {said}", advice)
