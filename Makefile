@@ -14,6 +14,7 @@ endif
 
 DEV := .venv
 DEMO := .venv-demo
+SITE := .venv-site
 # Without bytecode: most files of the packages are never imported, and Python compiles the others when they are.
 # PySpark has no wheel: pip makes one of 450 MB, and without compression in half the time.
 INSTALL = -m pip install --quiet --no-compile --disable-pip-version-check --config-settings=--build-option=--compression=stored
@@ -38,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick kernels kernels-and-classes lint-and-kernels test test-all brokers proofs sparks notebooks docs images format lint bench bench-peers figures clean check-java check-python
+.PHONY: help demo quick kernels kernels-and-classes lint-and-kernels test test-all brokers proofs sparks notebooks docs site release images format lint bench bench-peers figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it; 2 minutes"
@@ -51,6 +52,8 @@ help:
 	@echo "               writes the page (a part of make proofs; downloads 450 MB for each Spark once)"
 	@echo "make format    format the code, sort the imports"
 	@echo "make docs      write the generated tables of docs/ and FORMAT.md again"
+	@echo "make site      build the pages as a site in build/site/html; a dead link fails"
+	@echo "make release TAG=v0.1.0  build the archives in dist/ and check them, as the release workflow does"
 	@echo "make images    record the terminals and the chart of the README again"
 	@echo "make notebooks run the notebooks again and keep their new output"
 	@echo "make bench     measure an older commit (BASE=29c3d3cb) and this checkout in turns (25 minutes in all);"
@@ -115,6 +118,19 @@ docs: $(DEV)/installed
 	$(DEV)/bin/python -m docs.reference
 	$(DEV)/bin/python -m docs.format_tables
 
+site: $(SITE)/installed
+	@$(SITE)/bin/python -m docs.site
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --quiet --config-file docs/site/mkdocs.yml
+	@echo "build/site/html: $(SITE)/bin/python -m http.server --bind 127.0.0.1 --directory build/site/html"
+
+release: check-python
+	@rm -rf dist
+	@"$(PYTHON)" -m venv .venv-release
+	@.venv-release/bin/python $(INSTALL) build twine
+	@.venv-release/bin/python -m build --outdir dist .
+	@.venv-release/bin/python -m twine check --strict dist/*
+	@.venv-release/bin/python -m tests.support.release "$(TAG)"
+
 images: $(DEV)/installed
 	$(DEV)/bin/python -m tests.support.pictures
 
@@ -134,7 +150,7 @@ figures: check-java $(DEV)/installed
 	$(call run_in,$(DEV)) -m benchmarks --markdown docs/benchmarks.md
 
 clean:
-	rm -rf $(DEV) $(DEMO) .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db artifacts derby.log
+	rm -rf $(DEV) $(DEMO) $(SITE) .venv-release .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db artifacts derby.log
 	rm -rf tests/interop/java/target
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -151,6 +167,11 @@ $(DEMO)/installed: pyproject.toml $(SOURCES) | check-python
 	@echo "making $(DEMO): the package as a user installs it, with PySpark (the first time takes a minute or two)"
 	@"$(PYTHON)" -m venv $(DEMO)
 	@$(DEMO)/bin/python $(INSTALL) '.[spark]'
+	@touch $@
+
+$(SITE)/installed: docs/site/requirements.txt | check-python
+	@"$(PYTHON)" -m venv $(SITE)
+	@$(SITE)/bin/python $(INSTALL) --requirement docs/site/requirements.txt
 	@touch $@
 
 # ---- what the machine must have: one line each ------------------------------------------------------------------------

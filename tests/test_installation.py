@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 
 from tests.support.doc_pages import blocks
 from tests.support.fixtures import Golden
+from tests.support.release import problems
 from tests.support.spark.fast_start import SHORT_LIVED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -164,6 +165,42 @@ def test_the_sdist_has_what_the_tests_and_the_docs_need(built: tuple[Path, Path]
         names = {name.partition("/")[2] for name in sdist.getnames()}
     listed = _run("git", "ls-files", "docs", "tests", "notebooks", "examples", "conf", "Makefile").split()
     assert {name for name in listed if (ROOT / name).exists()} <= names
+
+
+def test_what_a_release_checks(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """A build of files that are not committed yet lacks nothing that is."""
+    ours = "rmqlog/rmqlog"
+    committed = _run("git", "ls-files", "--others", "--exclude-standard").split()
+    found = problems("v0.1.0", built[0].parent, repository=ours)
+    assert [each for each in found if not each.endswith("which is not in the repository")] == []
+    assert len(found) == len(committed)
+    assert problems("v0.1", built[0].parent)[0].startswith("the tag must be v0.1.0")
+    assert (
+        "found https://github.com/rmqlog/rmqlog" in problems("v0.1.0", built[0].parent, repository="a/b")[0]
+    )
+    for archive in built:
+        shutil.copy(archive, tmp_path)
+    with zipfile.ZipFile(tmp_path / built[1].name, "a") as wheel:
+        wheel.writestr("tests/__init__.py", "")
+        wheel.writestr("rmq_spark/__pycache__/a.pyc", "")
+    assert "the wheel has rmq_spark/__pycache__/a.pyc" in problems("v0.1.0", tmp_path)
+    assert any("'tests'" in each for each in problems("v0.1.0", tmp_path))
+    (tmp_path / "notes.txt").touch()
+    assert "and nothing else" in problems("v0.1.0", tmp_path)[-1]
+
+
+def test_the_index_shows_the_readme_without_dead_paths(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[1]) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+        text = wheel.read(name).decode().partition("\n\n")[2]
+    assert text.startswith("# rmqlog")
+    links = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
+    assert len(links) > 30
+    assert all(link.startswith("https://") for link in links)
+    assert sum(link.endswith(".svg") for link in links) == 3
+    for link in links:  # the paths lead to files of this version
+        path = re.sub(r"^https://[\w./-]+?/v0\.1\.0/", "", link).partition("#")[0]
+        assert path.startswith("https://") or (ROOT / path).exists(), link
 
 
 def test_a_plain_installation_works(clean: Path, golden: Golden) -> None:

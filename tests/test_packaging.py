@@ -82,3 +82,14 @@ def test_advice_about_packages_needs_no_index_with_this_project() -> None:
     for package in ("rmq_spark", "store_format"):
         for path in (ROOT / package).rglob("*.py"):
             assert "pip install 'rmqlog" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_classifiers_the_workflow_and_make_name_the_same_pythons() -> None:
+    of_metadata = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    (matrix,) = re.findall(r"python: \[(.+)\]", workflow)
+    assert re.findall(r'"(3\.\d+)"', matrix) == of_metadata
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert (
+        re.findall(r"python(3\.\d+)", makefile.split("for python in ")[1].split(";")[0]) == of_metadata[::-1]
+    )
