@@ -120,7 +120,7 @@ docs: $(DEV)/installed
 
 site: $(SITE)/installed
 	@$(SITE)/bin/python -m docs.site
-	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --quiet --config-file docs/site/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --config-file docs/site/mkdocs.yml
 	@echo "build/site/html: $(SITE)/bin/python -m http.server --bind 127.0.0.1 --directory build/site/html"
 
 release: check-python

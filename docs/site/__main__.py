@@ -19,6 +19,7 @@ _PATTERNS = (
     "conf/spark-defaults.conf",
     "docs/*.md",
     "docs/images/*.svg",
+    "docs/site/extra.css",
     "examples/*.py",
     "notebooks/*.ipynb",
     "notebooks/README.md",
