@@ -238,7 +238,7 @@ _FROM_TO = (
         "endingOffsetsByTimestamp",
         "JSON",
         _BY_TIME_TO,
-        "The same, exclusive. Overrides `endingOffsets`.",
+        "The same (UTC without a zone), exclusive. Overrides `endingOffsets`.",
         applies=_IN_BATCH,
     ),
     Option(
@@ -253,7 +253,7 @@ _FROM_TO = (
         "endingTimestamp",
         "time",
         parse_timestamp,
-        "Messages stored before this time. Overrides the other `ending…` options.",
+        "Messages stored before this time (UTC without a zone). Overrides the other `ending…` options.",
         applies=_IN_BATCH,
     ),
     Option(
