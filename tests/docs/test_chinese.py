@@ -1,20 +1,25 @@
-"""The Chinese pages: the translations fit the texts of the code, and the typography is Chinese.
+"""The Chinese pages: they fit the texts of the code and the English pages, and the typography is Chinese.
 
-A text without a translation is shown in English; that is no failure.
+A text of the reference without a translation is shown in English; that is no failure. A how-to page has the
+headings, the blocks and the links of its English page: the test that runs the English page proves both.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from docs import reference
+from tests.support.doc_pages import anchors
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ["README.zh-CN.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.zh-CN.md"))]
 READMES = ("README.md", "README.zh-CN.md")
+HOWTOS = [name for name in PAGES if name not in ("README.zh-CN.md", *reference.PAGES)]
 TRANSLATIONS = reference.translations("zh-CN")
 HAN = r"[\u4e00-\u9fff]"
 # What is never translated: code, options of a command, names of files and of properties.
@@ -85,22 +90,105 @@ def test_a_page_has_the_same_outline_in_both_languages(chinese: str) -> None:
     assert _code_spans(chinese) >= _code_spans(english)
 
 
+def test_the_howto_pages_are_there() -> None:
+    names = ("deploy", "howto-find", "howto-lag", "howto-recover")
+    assert {f"docs/{name}.zh-CN.md" for name in names} <= set(HOWTOS)
+
+
+@pytest.mark.parametrize("chinese", HOWTOS)
+def test_a_page_has_the_same_blocks_and_links_in_both_languages(chinese: str) -> None:
+    english = _english(chinese)
+    assert _blocks(chinese) == _blocks(english) != []
+    assert _levels(chinese) == _levels(english)
+    # A sentence may put its links in another order.
+    expected = Counter(_in_chinese(link, english) for link in _links(english))
+    assert Counter(_links(chinese)) == expected
+
+
+@pytest.mark.parametrize("chinese", HOWTOS)
+def test_a_page_leads_to_the_other_language_below_its_title(chinese: str) -> None:
+    english = _english(chinese)
+    assert _read(chinese).splitlines()[2] == f"[English]({Path(english).name})"
+    assert _read(english).splitlines()[2] == f"[中文]({Path(chinese).name})"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("\n## Move a group\n", "\n## A new section\n\nText.\n\n## Move a group\n"),
+        ("rmqlog lag /data/store --now", "rmqlog lag /data/store -a --now"),
+        ("(README.md#the-stores-of-the-examples)", "(concepts.md)"),
+        ("(#move-a-group)", "(#now)"),
+    ],
+    ids=["section", "command", "link", "anchor"],
+)
+def test_a_change_of_the_english_page_is_noticed(
+    old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chinese, english = "docs/howto-lag.zh-CN.md", "docs/howto-lag.md"
+    text = _read(english)
+    assert text.count(old) == 1
+    (tmp_path / "docs").mkdir()
+    for page in ROOT.glob("docs/*.md"):
+        shutil.copy(page, tmp_path / "docs")
+    monkeypatch.setattr("tests.docs.test_chinese.ROOT", tmp_path)
+    test_a_page_has_the_same_blocks_and_links_in_both_languages(chinese)
+    (tmp_path / english).write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(AssertionError):
+        test_a_page_has_the_same_blocks_and_links_in_both_languages(chinese)
+
+
+def _english(chinese: str) -> str:
+    return chinese.replace(".zh-CN", "")
+
+
+def _blocks(name: str) -> list[str]:
+    return re.findall(r"^```.*?^```$", _read(name), re.MULTILINE | re.DOTALL)
+
+
+def _levels(name: str) -> list[str]:
+    return re.findall(r"^#+ ", _without_blocks(name), re.MULTILINE)
+
+
+def _without_blocks(name: str) -> str:
+    return re.sub(r"^```.*?^```$", "", _read(name), flags=re.MULTILINE | re.DOTALL)
+
+
+def _links(name: str) -> list[str]:
+    """The targets of a page's links, without the link to the other language."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", _without_blocks(name))
+    return [target for target in targets if target not in (Path(_english(name)).name, _twin(Path(name)).name)]
+
+
+def _in_chinese(link: str, english: str) -> str:
+    """The target that a Chinese page links to where `english` links to `link`: a Chinese page if one exists.
+
+    The anchor is that of the heading at the same place of the Chinese page.
+    """
+    target, _, anchor = link.partition("#")
+    page = Path(english).parent / target if target else Path(english)
+    twin = _twin(page)
+    if target.startswith("http") or not (ROOT / twin).exists():
+        return link
+    if anchor:
+        anchor = f"#{anchors(_read(str(twin)))[anchors(_read(str(page))).index(anchor)]}"
+    return f"{_twin(Path(target)) if target else ''}{anchor}"
+
+
+def _twin(page: Path) -> Path:
+    return page.with_name(page.name.replace(".md", ".zh-CN.md")) if ".zh-CN." not in page.name else page
+
+
 def test_the_readme_has_the_same_outline_and_code_in_both_languages() -> None:
     assert _outline("README.zh-CN.md") == _outline("README.md")
     # Code spans are not translated; how often a page names one is its own matter.
     assert _code_spans("README.zh-CN.md") == _code_spans("README.md")
-    english, chinese = (re.findall(r"^```.*?^```$", _read(name), re.M | re.S) for name in READMES)
-    assert chinese == english != []
+    assert _blocks("README.zh-CN.md") == _blocks("README.md") != []
 
 
 def test_the_readme_leads_to_the_same_pages_in_both_languages() -> None:
     english, chinese = (dict(re.findall(r"^\[([^]]+)\]: (\S+)$", _read(name), re.M)) for name in READMES)
-    assert chinese.keys() == english.keys() != set()
-    for label, link in chinese.items():
-        page = link.partition("#")[0]
-        assert page.replace(".zh-CN", "") == english[label].partition("#")[0]
-        # A page that exists in Chinese is preferred.
-        assert page == english[label] or not (ROOT / page).with_suffix(".zh-CN.md").exists()
+    assert chinese == {label: _in_chinese(link, "README.md") for label, link in english.items()} != {}
 
 
 def test_the_readme_has_at_most_8_kb() -> None:
@@ -117,7 +205,10 @@ def test_a_space_stands_between_chinese_and_latin(name: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_paragraph_is_one_line(name: str) -> None:
     # A browser shows the end of a line as a space, which is wrong between Chinese words.
-    assert re.findall(rf".{{0,8}}(?:{HAN}|[，。；：、）”])\n[^\n|\-].{{0,8}}", _prose(_read(name))) == []
+    assert (
+        re.findall(rf".{{0,8}}(?:{HAN}|[，。；：、）”])\n(?!\d+\. )[^\n|\-].{{0,8}}", _prose(_read(name)))
+        == []
+    )
 
 
 @pytest.mark.parametrize("name", PAGES)

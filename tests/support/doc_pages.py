@@ -65,10 +65,10 @@ def blocks(page: str) -> Iterator[Block]:
             )
 
 
-def anchors(page: str) -> set[str]:
-    """As GitHub makes them of headings: lower case, no punctuation, hyphens for spaces."""
-    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+def anchors(page: str) -> list[str]:
+    """The anchors that GitHub makes of the headings: lower case, no punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def example_stores() -> dict[str, str]:
