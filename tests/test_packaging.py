@@ -22,6 +22,10 @@ PAGES = [
 ]
 
 
+# The packages of the docs whose module has another name.
+_IMPORTED_AS = {"protobuf": "google", "grpcio-tools": "grpc_tools"}
+
+
 def _names(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=!~ ]", requirement)[0] for requirement in requirements}
 
@@ -60,7 +64,8 @@ def test_the_docs_use_what_an_installation_brings(page: Path) -> None:
         PROJECT["dependencies"]
         + [each for name, each_of in extras.items() if name != "dev" for each in each_of]
     )
-    brought |= {name for names in re.findall(r"`pip install ([\w ]+)`", text) for name in names.split()}
+    named = {name for names in re.findall(r"`pip install ([\w -]+)`", text) for name in names.split()}
+    brought |= {_IMPORTED_AS.get(name, name) for name in named}
     assert "pandas" in _names(extras["notebook"])
     for block in blocks(text):
         if block.language == "python":
