@@ -37,7 +37,7 @@ from rmq_spark.cli.exit_codes import (
     USAGE,
 )
 from rmq_spark.cli.output_file import forget_output
-from rmq_spark.cli.remarks import WORDS
+from rmq_spark.cli.remarks import WORDS, remark, terminal_columns, wrapped
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
@@ -228,6 +228,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = list(sys.argv[1:] if arguments is None else arguments)
         if words[:1] == ["help"]:
             words = [*words[1:2], "--help"]
+        elif words == ["version"]:
+            words = ["--version"]
         # Not cli.main, which exits with 1 at a closed pipe.
         with cli.make_context("rmqlog", words) as context:
             code = cli.invoke(context)
@@ -326,16 +328,17 @@ def _sentence(error: StoreError | OSError) -> str:
 def _say(sentence: str) -> None:
     try:
         sys.stdout.flush()
-        print(f"rmqlog: {sentence}", file=sys.stderr)
+        remark(sentence)
     except OSError:  # the reader of the output is gone
         forget_output()
 
 
 class Remarks(logging.Formatter):
-    """Log records as lines of stderr; without control characters that a store may contain."""
+    """Log records as lines of stderr, wrapped on a terminal; without control characters that a store may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"rmqlog: {record.levelname.lower()}: {shown(record.getMessage())}"
+        line = f"rmqlog: {record.levelname.lower()}: {shown(record.getMessage())}"
+        return wrapped(line, terminal_columns(sys.stderr))
 
 
 def run() -> NoReturn:

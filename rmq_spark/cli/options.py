@@ -173,7 +173,13 @@ def broker_conf_option(command: Command) -> Command:
     """The option `--broker-conf`, as `broker_conf`: the absolute path of a broker.conf, or None."""
 
     def called(broker_conf: str | None, **others: Any) -> Any:
-        return command(broker_conf=None if broker_conf is None else paths.given(broker_conf), **others)
+        if broker_conf is None:
+            return command(broker_conf=None, **others)
+        from rmq_spark.cli.broker_conf import refuse_other_file  # few runs need it
+
+        path = paths.given(broker_conf)
+        refuse_other_file(path)
+        return command(broker_conf=path, **others)
 
     about = "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings."
     return click.option("--broker-conf", type=_PATH, metavar="FILE", help=about)(

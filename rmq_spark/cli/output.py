@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from io import TextIOBase
 from itertools import chain, islice
-from textwrap import fill
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -54,7 +53,7 @@ from rmq_spark.cli.cells import (
 )
 from rmq_spark.cli.completion import complete_column
 from rmq_spark.cli.options import Command, standing_for
-from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.remarks import remark, terminal_columns, wrapped
 from store_format.display.rows import Row, plain_rows
 from store_format.display.text import body_text, cut, json_text, shown, width
 from store_format.display.units import size_text, unit_of
@@ -184,19 +183,11 @@ def _output(form: str, columns: tuple[str, ...], bodies: str, wide: bool, tz: st
         bodies,
         to_terminal,
         colour=to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
-        terminal_columns=_terminal_columns() if to_terminal else None,
+        terminal_columns=terminal_columns(sys.stdout),
         wide=wide,
         chosen=bool(columns),
         zone=zone_of(tz, to_terminal=to_terminal),
     )
-
-
-def _terminal_columns() -> int | None:
-    """The width of the terminal; None if it is unknown."""
-    try:
-        return int(os.environ.get("COLUMNS", "")) or None
-    except ValueError:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
 # ---- rows in the chosen form -------------------------------------------------------------------------------
@@ -681,6 +672,11 @@ def is_report(output: Output) -> bool:
     return output.form == "table" and not output.columns
 
 
+def fitted(output: Output, line: str, *, indent: int) -> str:
+    """An escaped line of a report, wrapped for the terminal; elsewhere, and with --wide, as it is."""
+    return line if output.wide else wrapped(line, output.terminal_columns, indent)
+
+
 def write_verdict(output: Output, verdict: Verdict) -> None:
     """Writes the verdict to stdout under a report; in the other formats to stderr."""
     lines = [("verdict", verdict.text), *([("next", verdict.command)] if verdict.command else [])]
@@ -691,12 +687,6 @@ def write_verdict(output: Output, verdict: Verdict) -> None:
     colour = (RED if verdict.is_bad else BOLD) if output.colour else ""
     for label, text in lines:
         line = shown(f"{label + ':':<9}{text}")
-        if label == "verdict" and output.terminal_columns is not None and not output.wide:
-            line = fill(
-                line,
-                output.terminal_columns,
-                subsequent_indent=" " * 9,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+        if label == "verdict":
+            line = fitted(output, line, indent=9)
         print(painted(line, colour if label == "verdict" else ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import sys
 import time
@@ -12,7 +14,7 @@ from typing import TextIO
 import click
 
 from rmq_spark.cli.exit_codes import NOT_FOUND
-from store_format.display.text import shown
+from store_format.display.text import shown, width
 from store_format.display.units import size_text
 
 # ---- remarks -----------------------------------------------------------------------------------------------
@@ -20,9 +22,46 @@ from store_format.display.units import size_text
 WORDS = "rmqlog.words"  # the words behind `rmqlog`, in the meta data of a context
 
 
+_COMMAND = re.compile(r"\brmqlog [a-z]+(?: [^;,]+)?")
+_JOINT = "\x00"  # `shown` leaves no such character in a text
+
+
 def remark(text: str) -> None:
-    """Prints one line, escaped."""
-    print(f"rmqlog: {shown(text)}", file=sys.stderr)
+    """Prints a sentence, escaped: on a terminal wrapped, else as one line."""
+    print(wrapped(f"rmqlog: {shown(text)}", terminal_columns(sys.stderr)), file=sys.stderr)
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """The width of the terminal that the stream writes to; None if it is no terminal or the width is unknown."""
+    try:
+        if not stream.isatty():
+            return None
+        return int(os.environ.get("COLUMNS", "")) or None
+    except ValueError:  # no number, or a closed stream
+        return None if stream.closed else os.get_terminal_size(stream.fileno()).columns or None
+
+
+def wrapped(line: str, columns: int | None, indent: int = 8) -> str:
+    """The escaped line, broken between words where it is longer than `columns`; None: never.
+
+    A command of rmqlog stays in one line if it fits, so that it can be copied. The first line begins with
+    `indent` columns of a label, and the others with as many blanks.
+    """
+    if columns is None:
+        return line
+
+    def joined(command: re.Match[str]) -> str:
+        return command[0].replace(" ", _JOINT) if width(command[0]) <= columns - indent else command[0]
+
+    lines, filled = [""], 0
+    for i, word in enumerate(_COMMAND.sub(joined, line).split(" ")):
+        if i and filled + 1 + width(word) > columns:
+            lines.append(" " * indent + word)
+            filled = indent + width(word)
+        else:
+            lines[-1] += f" {word}" if i else word
+            filled += bool(i) + width(word)
+    return "\n".join(lines).replace(_JOINT, " ")
 
 
 def nothing(text: str) -> int:

@@ -50,6 +50,8 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     *_all("sql filterExpression", ("subExpression",), "Set expressionType=SQL92 with it"),
     *_all("msgId", ("messageId",)),
     *_all("queueId partition", ("assign",), _FILTER),
+    *_all("queues", ("defaultTopicQueueNums", "assign")),
+    *_all("queueNums writeQueueNums readQueueNums", ("defaultTopicQueueNums",)),
     *_all("startMessageOffset scanStartupMode scan.startup.mode consumer.offset.reset.to auto.offset.reset "
           "kafka.auto.offset.reset queueOffset startingVersion", ("startingOffsets",)),
     *_all("startTimeMs startTime offsetFromTimestamp scan.startup.timestamp-millis since",

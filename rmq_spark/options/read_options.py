@@ -609,7 +609,9 @@ def _known(name: str, by_lower: Mapping[str, Option], where: str | None) -> Opti
         name = foreign.name
         applicable = [each.name for each in by_lower.values() if where is None or where in each.applies]
         hint = foreign_hint(foreign, known, applicable, where or BATCH)
-    hint = hint or did_you_mean(name, known, "options", listed_max=len(known))
+    # A write knows the options of reads, too, to say that they do not apply; none of them is a neighbour.
+    near = known if where != WRITE else [each.name for each in by_lower.values() if WRITE in each.applies]
+    hint = hint or did_you_mean(name, near, "options", listed_max=len(near))
     raise OptionError(f"unknown option {name!r}; {hint}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +15,41 @@ from rmq_spark.cli.remarks import given_command, given_store, remark
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _NO_CHANGE = {"end", "keep", "left", "lost"}
 _QUEUES = {"consumequeue", "batchconsumequeue"}
-_SHOWN = ("part", "topic", "queueId", "action", "position", "entries", "byBroker")
+_WHAT = "what"
+_SHOWN = ("part", "topic", "queueId", "position", _WHAT)
+
+# (action, part) or action -> the action in words. `{}` is the number of entries, with the noun beside it.
+_WORDS: dict[str | tuple[str, str], tuple[str, str]] = {
+    "end": ("the log ends here, behind {}", "message"),
+    "lost": ("{} lost", "message"),
+    "cut": ("removes {} behind the end", "entry"),
+    "lower": ("lowers the next offset of the level by {}", "message"),
+    "aside": ("keeps this file as NAME.broken", ""),
+    "create": ("writes the lost queue: {}", "entry"),
+    ("create", "topics"): ("creates the topic again", ""),
+    "complete": ("adds {} at the end", "entry"),
+    ("complete", "commit"): ("completes the interrupted commit", ""),
+    "correct": ("corrects {}", "entry"),
+    "replace": ("writes the queue's files again: {}", "entry"),
+    "rebuild": ("writes index files again", "missing entry"),
+    "left": ("stays as it is: {}", "message"),
+    ("left", "index"): ("stays as it is", ""),
+    ("left", "commit"): ("is not copied", ""),
+    ("left", "commitlog"): ("keeps {} that no client decodes", "message"),
+    "extend": ("fills the short file with zeros", ""),
+    "refused": ("refused", ""),
+    "copy": ("copies {}", "file"),
+    "salvage": ("fills {}", "damaged place"),
+    "restore": ("restores the numbers of {}", "message"),
+    "drop": ("leaves out {} behind damage", "old message"),
+    ("drop", "commit"): ("drops the interrupted commit", ""),
+    "keep": ("keeps {}", "damaged place"),
+}
 
 
 @click.command("recover")
@@ -72,8 +104,8 @@ def recover_(
     """Recover a store; rebuild lost queues and index.
 
     The broker must be stopped. Ends the log where a broker that starts would end it, and writes every missing
-    entry of consume queues and index from the commitlog; byBroker counts those that a broker would write
-    itself. Nothing is changed without --apply.
+    entry of consume queues and index from the commitlog. Nothing is changed without --apply. --columns also
+    has the reason, and byBroker: how many of the entries a broker that starts would write itself.
 
     \b
     rmqlog recover /data/store
@@ -101,8 +133,9 @@ def recover_(
         for root in roots
     ]
     tables = [plan.apply() if apply_ else plan.table() for plan in plans]
-    names = [column.name for column in RECOVER_COLUMNS]
-    show_batches(output, (batch for table in tables for batch in table.to_batches()), names, _SHOWN)
+    names = [*(column.name for column in RECOVER_COLUMNS), _WHAT]
+    batches = (_with_words(batch) for table in tables for batch in table.to_batches())
+    show_batches(output, batches, names, _SHOWN)
     actions = {action for table in tables for action in table["action"].to_pylist()}
     rows = [row for table in tables for row in table.to_pylist()]
     for row in rows:
@@ -116,6 +149,27 @@ def recover_(
         command = given_command("--broker-conf", "FILE")
     write_verdict(output, Verdict(_verdict(rows, is_done=apply_), command, is_bad="refused" in actions))
     return DAMAGE if "refused" in actions else OK
+
+
+def _with_words(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with the column `what`: the action in words."""
+    import pyarrow as pa
+
+    columns = (batch[name].to_pylist() for name in ("action", "part", "entries"))
+    words = [_in_words(*values) for values in zip(*columns, strict=True)]
+    return batch.append_column(_WHAT, pa.array(words, pa.string()))
+
+
+def _in_words(action: str, part: str, entries: int | None) -> str:
+    """What a recovery does at a place.
+
+    >>> _in_words("cut", "consumequeue", 1), _in_words("rebuild", "index", 399)
+    ('removes 1 entry behind the end', 'writes index files again: 399 missing entries')
+    """
+    text, noun = _WORDS.get((action, part), _WORDS[action])
+    if entries is None or (not entries and action != "create"):
+        return text.partition(":")[0].replace("{}", f"no {noun}" if action == "end" else f"{noun}s")
+    return text.format(_counted(entries, noun)) if "{}" in text or not noun else f"{text}: {_counted(entries, noun)}"
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
 from rmq_spark.cli.options import store_argument
-from rmq_spark.cli.output import Output, Verdict, output_options, print_json, write_verdict
-from rmq_spark.cli.remarks import Progress, given_store
+from rmq_spark.cli.output import Output, Verdict, fitted, output_options, print_json, write_verdict
+from rmq_spark.cli.remarks import Progress, given_store, terminal_columns, wrapped
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -104,13 +104,14 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
     if output.form == "table" and not output.columns:
         for root, diagnosis in found.items():
             for problem in diagnosis:
-                print(_fitted(output, problem.severity, str(problem)))
-            _print_sums(root, diagnosis, sys.stdout.write)
+                print(_problem_text(output, problem.severity, str(problem)))
+            columns = None if output.wide else output.terminal_columns
+            _print_sums(root, diagnosis, sys.stdout, columns)
             write_verdict(output, _verdict(root, diagnosis))
         return
     show_batches(output, [batch_of(columns, rows)], [column.name for column in columns])
     for root, diagnosis in found.items():
-        _print_sums(root, diagnosis, sys.stderr.write)
+        _print_sums(root, diagnosis, sys.stderr, terminal_columns(sys.stderr))
         write_verdict(output, _verdict(root, diagnosis))
 
 
@@ -134,20 +135,11 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     )
 
 
-def _fitted(output: Output, severity: str, line: str) -> str:
+def _problem_text(output: Output, severity: str, line: str) -> str:
     """A problem for a terminal: wrapped with an indent, the severity in colour; elsewhere one line."""
-    from textwrap import fill
-
     from rmq_spark.cli.cells import colour_of, painted
 
-    if output.terminal_columns is not None and not output.wide:
-        line = fill(
-            line,
-            output.terminal_columns,
-            subsequent_indent=" " * (len(severity) + 2),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+    line = fitted(output, line, indent=len(severity) + 2)
     colour = colour_of("severity", severity) if output.colour else ""
     return painted(severity, colour) + line.removeprefix(severity)
 
@@ -160,7 +152,8 @@ def _sums(summary: LogSummary) -> dict[str, int | str | None]:
     }
 
 
-def _print_sums(root: str, diagnosis: Diagnosis, write: Callable[[str], object]) -> None:
+def _print_sums(root: str, diagnosis: Diagnosis, stream: TextIO, columns: int | None) -> None:
+    """Writes the sums of the commitlog. `columns` is the width of the terminal, None for no terminal."""
     from store_format.diagnose.problems import counted
 
     if not diagnosis.is_checked:
@@ -175,12 +168,14 @@ def _print_sums(root: str, diagnosis: Diagnosis, write: Callable[[str], object])
         )
         or "no problem"
     )
-    write(
+    line = (
         f"{shown(root)}: {summary.units + summary.batched:,} messages in {summary.files:,} files "
-        f"up to {summary.log_end}; {counts}\n"
+        f"up to {summary.log_end}; {counts}"
     )
-    for name, what in _SUMS:
-        write(f"{getattr(summary, name):>20,}  bytes {what}\n")
-    write(f"{summary.total_bytes:>20,}  bytes in all\n")
+    sums = [(getattr(summary, name), f"bytes {what}") for name, what in _SUMS]
+    sums.append((summary.total_bytes, "bytes in all"))
     if summary.missing_bytes:
-        write(f"{summary.missing_bytes:>20,}  bytes of files that are missing\n")
+        sums.append((summary.missing_bytes, "bytes of files that are missing"))
+    print(wrapped(line, columns), file=stream)
+    for number, what in sums:
+        print(f"{number:>20,}  {what}", file=stream)
