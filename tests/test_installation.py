@@ -243,5 +243,5 @@ def test_what_the_readme_tells_to_type_first_runs_there(
     assert install == "pip install '.[all]'"
     _link(_brought(_required_by(clean), {"all"}), clean)
     printed = [_run("bash", "-c", line, directory=clean) for line in lines]
-    assert "32,522 messages of three days" in printed[0]
+    assert "32,560 messages of three days" in printed[0]
     assert re.search(r"^CG_report +Orders +19,750 ", printed[-1], re.MULTILINE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from rmq_spark.demo.broker import STORM_MS, Broker, messages_until, steps_until, write_groups
 from rmq_spark.store import LogStore
@@ -17,7 +18,13 @@ from store_format.store import MessageStore
 __all__ = ["create"]
 
 
-def create(path: str | None = None, *, end_ms: int | None = None, orders: int = 8000) -> LogStore:
+def create(
+    path: str | None = None,
+    *,
+    end_ms: int | None = None,
+    orders: int = 8000,
+    on_progress: Callable[[float], None] | None = None,
+) -> LogStore:
     """Creates the demo store at `path`, a new or empty directory, and returns it as `rmq_spark.open` does.
 
     Without a path, the store is in the system's temporary directory until this process ends.
@@ -25,7 +32,7 @@ def create(path: str | None = None, *, end_ms: int | None = None, orders: int = 
     The last message is stored just before `end_ms` (ms since 1970, default: now), and the first message three
     days earlier. `orders` is the number of orders; each order makes about four messages of 0.5 KB. By default
     the store has the same orders, groups and dead letters at every time of day: those of a store that ends at
-    12:00 UTC.
+    12:00 UTC. `on_progress` is called with the share of the work that is done, from 0 to 1.
 
     The topics are Orders, Payments and Reminders. The group CG_report stopped reading on the first day and is
     the first to lose messages. CG_search is hours behind. CG_mail failed for 25 minutes: its messages were
@@ -55,7 +62,10 @@ def create(path: str | None = None, *, end_ms: int | None = None, orders: int = 
     )
     broker = Broker(os.path.abspath(path), end_ms - STORM_MS)
     messages = sorted(messages_until(end_ms, orders, end_hour), key=lambda message: message.time_ms)
-    for now_ms in steps_until(end_ms):
+    steps = list(steps_until(end_ms))
+    for i, now_ms in enumerate(steps):
+        if on_progress is not None:
+            on_progress(i / len(steps))
         stop = next((i for i, each in enumerate(messages) if each.time_ms > now_ms), len(messages))
         broker.step(messages[:stop], now_ms)
         del messages[:stop]

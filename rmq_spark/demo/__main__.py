@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rmq_spark.demo import create
 from rmq_spark.demo.broker import DEAD_LETTERS
+
+_CLEAR = "\r\x1b[K"
+
+def _draw(share: float) -> None:
+    """Shows the share on stderr, if that is a terminal."""
+    if sys.stderr.isatty():
+        print(f"{_CLEAR}demo: {100 * share:.0f} % of three days", end="", file=sys.stderr, flush=True)
+
+
+def _erase() -> None:
+    if sys.stderr.isatty():
+        print(_CLEAR, end="", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.end is not None:
         moment = datetime.fromisoformat(given.end)
         end_ms = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    store = create(given.directory, end_ms=end_ms, orders=given.orders)
+    store = create(given.directory, end_ms=end_ms, orders=given.orders, on_progress=_draw)
+    _erase()
     messages = sum(queue.max_offset - queue.min_offset for queue in store.queues())
     letters = sum(queue.max_offset for queue in store.queues(DEAD_LETTERS.__eq__))
     print(f"{given.directory}: {messages:,} messages of three days, {letters} of them dead letters")

@@ -29,6 +29,7 @@ from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.group_offsets import add_subscription_group, write_group_offsets
 from store_format.names import (
     DELAY,
+    DELAY_LEVELS_MS,
     HALF_TOPIC,
     PGROUP,
     REAL_QID,
@@ -50,6 +51,7 @@ _STEP_MS, _STORM_STEP_MS = _HOUR, _MINUTE  # a turn of the broker's services
 
 _DISK_LIMIT = 100  # the demo is small: it may use what the disk has
 _MAIL_GROUP, _MAIL_RETRIES_MAX = "CG_mail", 5
+_FIRST_RETRY_LEVEL = 3  # a broker delays the first retry by this level
 _RETRIES, DEAD_LETTERS = retry_topic(_MAIL_GROUP), dead_letter_topic(_MAIL_GROUP)
 _QUEUES = {
     "Orders": 4,
@@ -238,25 +240,49 @@ class Broker:
     storm_ms: int
     ids: Iterator[int] = field(default_factory=count)
     retries_seen: int = 0
+    next_due_ms: int | None = None  # when a delayed message is due next
     written: list[tuple[int, int]] = field(default_factory=list)  # (end of the commitlog, time)
 
     def step(self, messages: Sequence[_Message], now_ms: int) -> None:
-        """Stores the messages, delivers what is due, and sends back what CG_mail cannot consume."""
-        failed = self._store(messages, now_ms) if messages else []
-        run_once(self.path, ["schedule"], now_ms, apply=True, disk_limit=_DISK_LIMIT)
-        if self.storm_ms <= now_ms < self.storm_ms + _RETRIES_LENGTH_MS:
-            failed += self._delivered_retries(now_ms)
+        """Stores the messages, sorted by time, delivers what is due, and sends back what CG_mail cannot
+        consume: a message at the end of the step, a retry when it is delivered.
+
+        While there are retries, each is delivered at the time of its delay level.
+        """
+        failed, left = [], list(messages)
+        while self.next_due_ms is not None and self.next_due_ms < now_ms and self._has_retries(now_ms):
+            due_ms = self.next_due_ms
+            stop = next((i for i, each in enumerate(left) if each.time_ms > due_ms), len(left))
+            failed += self._store(left[:stop], due_ms)
+            del left[:stop]
+            self._deliver([], due_ms)
+        self._deliver(failed + self._store(left, now_ms), now_ms)
+
+    def _has_retries(self, time_ms: int) -> bool:
+        return self.storm_ms <= time_ms < self.storm_ms + _RETRIES_LENGTH_MS
+
+    def _deliver(self, failed: list[retry.Place], now_ms: int) -> None:
+        """Delivers what is due; sends back the messages that failed, and the retries that fail now."""
+        turn = run_once(self.path, ["schedule"], now_ms, apply=True, disk_limit=_DISK_LIMIT)
+        next_us = [time for time in turn["nextDue"].cast(pa.int64()).to_pylist() if time is not None]
+        self.next_due_ms = min(next_us) // 1000 if next_us else None
+        if self._has_retries(now_ms):
+            failed = failed + self._delivered_retries(now_ms)
         if failed:
             retry.send_back(
                 MessageStore.open(self.path), _MAIL_GROUP, failed,
                 max_reconsume_times=_MAIL_RETRIES_MAX, now_ms=now_ms, disk_limit=_DISK_LIMIT,
             )  # fmt: skip
+            soonest_ms = now_ms + DELAY_LEVELS_MS[_FIRST_RETRY_LEVEL - 1]
+            self.next_due_ms = min(self.next_due_ms or soonest_ms, soonest_ms)
 
     def _is_mail_down(self, time_ms: int) -> bool:
         return self.storm_ms <= time_ms < self.storm_ms + _STORM_LENGTH_MS
 
     def _store(self, messages: Sequence[_Message], now_ms: int) -> list[retry.Place]:
         """Appends the messages; returns the places of those that CG_mail fails to consume."""
+        if not messages:
+            return []
         times = np.array([each.time_ms for each in messages], np.int64)
         options = CommitOptions(sync=False, new_topics=_QUEUES, clock=lambda: now_ms, disk_limit=_DISK_LIMIT)
         columns = self._columns(messages, times)

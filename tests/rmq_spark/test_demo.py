@@ -9,15 +9,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from rmq_spark import demo
-from rmq_spark.demo.__main__ import main
 from rmq_spark.demo.broker import messages_until
 from store_format import MessageStore
 from store_format.errors import OptionError
+from tests.support.terminals import program_screen, screen, without_progress
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +79,17 @@ def test_groups_lag_and_lose(shop: MessageStore) -> None:
 
 
 @pytest.mark.process
+def test_lag_fits_a_terminal_of_80_columns(shop: MessageStore) -> None:
+    now = ("--now", str(END_MS))
+    code, seen = screen(80, "lag", shop.path, *now, NO_COLOR="1")
+    assert code == 0
+    assert "left out" not in seen
+    assert "%RETRY%CG_mail" in seen
+    table = [line for line in seen.splitlines() if not line.startswith(("rmqlog: ", " "))]
+    assert max(map(len, table)) <= 80
+
+
+@pytest.mark.process
 def test_the_retry_storm_ends_in_dead_letters(shop: MessageStore) -> None:
     dead = shop.view("deadLetters").to_pylist()
     assert dead
@@ -90,6 +102,23 @@ def test_the_retry_storm_ends_in_dead_letters(shop: MessageStore) -> None:
         f"retry {number}" for number in range(1, 6)
     ]
     assert "dead letter" in what
+
+
+@pytest.mark.process
+def test_a_retry_is_delivered_when_its_delay_level_says(shop: MessageStore) -> None:
+    dead = shop.view("deadLetters").to_pylist()
+    for each in dead:
+        events = shop.trace(each["msgId"]).to_pylist()
+        times = [event["time"] for event in events if event["what"].startswith(("waits for retry", "retry "))]
+        delays = [(after - before).total_seconds() for before, after in pairwise(times)]
+        assert delays == [10, 0, 30, 0, 60, 0, 120, 0, 180]  # levels 3 to 7; each retry fails at once
+    rows = [
+        row
+        for queue in shop.queues()
+        for row in queue.to_table(columns=["physicalOffset", "storeTimestampMs"]).to_pylist()
+    ]
+    times = [row["storeTimestampMs"] for row in sorted(rows, key=lambda row: row["physicalOffset"])]
+    assert times == sorted(times)
 
 
 @pytest.mark.process
@@ -110,7 +139,11 @@ def test_messages_wait(shop: MessageStore) -> None:
 def test_it_does_not_overwrite_and_is_the_same_each_time(shop: MessageStore, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a store exists there"):
         demo.create(shop.path, end_ms=END_MS)
-    main([str(tmp_path / "again"), "--end", "2026-11-23T00:00", "--orders", "1600"])
+    arguments = ("rmq_spark.demo", str(tmp_path / "again"), "--end", "2026-11-23T00:00", "--orders", "1600")
+    code, seen = program_screen(80, [sys.executable, "-m", *arguments])
+    assert code == 0
+    assert seen.startswith("\r\x1b[Kdemo: 0 % of three days\r\x1b[Kdemo: 1 % of three days")
+    assert without_progress(seen).startswith(f"{tmp_path / 'again'}: ")
     again = MessageStore.open(str(tmp_path / "again"))
     keys = ["msgId", "storeTimestampMs", "body"]
     assert again.queue("Payments", 1).to_table(columns=keys) == shop.queue("Payments", 1).to_table(

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from typing import Self
 
 import store_format
@@ -44,8 +45,13 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def screen(columns: int, *arguments: object, lines: int = 500, **more: str) -> tuple[int, str]:
     """(exit code, text) of a run in a terminal of this size. `more` are variables of the environment."""
+    return program_screen(columns, command(*arguments), lines=lines, **more)
+
+
+def program_screen(columns: int, program: Sequence[str], *, lines: int = 500, **more: str) -> tuple[int, str]:
+    """Returns what `screen` returns, of any program."""
     done = subprocess.run(
-        [sys.executable, "-c", _HOST, str(lines), str(columns), *command(*arguments)],
+        [sys.executable, "-c", _HOST, str(lines), str(columns), *program],
         stdout=subprocess.PIPE,
         env=_variables(more),
         timeout=60,
