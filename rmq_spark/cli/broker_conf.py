@@ -1,5 +1,6 @@
-"""Whether the FILE of `--broker-conf` is a broker.conf: another file has no settings, and would be read as the
-defaults.
+"""Whether the FILE of `--broker-conf` is a broker.conf.
+
+Another file has no settings, and would be read as a broker.conf with the default settings.
 """
 
 from __future__ import annotations

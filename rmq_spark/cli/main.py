@@ -334,7 +334,7 @@ def _say(sentence: str) -> None:
 
 
 class Remarks(logging.Formatter):
-    """Log records as lines of stderr, wrapped on a terminal; without control characters that a store may contain."""
+    """Log records as lines of stderr, wrapped on a terminal; without control characters of a store."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"rmqlog: {record.levelname.lower()}: {shown(record.getMessage())}"

@@ -32,7 +32,7 @@ def remark(text: str) -> None:
 
 
 def terminal_columns(stream: TextIO) -> int | None:
-    """The width of the terminal that the stream writes to; None if it is no terminal or the width is unknown."""
+    """The width of the terminal that the stream writes to; None for no terminal, or an unknown width."""
     try:
         if not stream.isatty():
             return None

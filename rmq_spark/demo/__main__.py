@@ -12,6 +12,7 @@ from rmq_spark.demo.broker import DEAD_LETTERS
 
 _CLEAR = "\r\x1b[K"
 
+
 def _draw(share: float) -> None:
     """Shows the share on stderr, if that is a terminal."""
     if sys.stderr.isatty():

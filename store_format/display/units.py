@@ -83,12 +83,16 @@ def duration_text(ms: int) -> str:
 
 
 def until_text(ms: int) -> str:
-    """The time until something may happen.
+    """The time until something happens.
 
     >>> until_text(76_336_958), until_text(-1)
-    ('in 21h12m', 'any time')
+    ('in 21h12m', 'now')
     """
-    return f"in {duration_text(ms)}" if ms > 0 else "any time"
+    return f"in {duration_text(ms)}" if ms > 0 else "now"
+
+
+def _until_expired(ms: int) -> str:
+    return until_text(ms) if ms > 0 else "expired"
 
 
 def count_text(count: int) -> str:
@@ -108,7 +112,7 @@ def unit_of(name: str) -> Callable[[int], str] | None:
     if name.endswith(("TimestampMs", "TimeMs")):
         return None
     if name.endswith("InMs"):
-        return until_text
+        return _until_expired if name == "expiresInMs" else until_text
     if name.endswith(("Ms", "MsMax")):
         return duration_text
     return count_text if name in _COUNTS or name.endswith("Messages") else None

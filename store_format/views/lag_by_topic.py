@@ -47,20 +47,19 @@ LAG_BY_TOPIC_COLUMNS = (
     ViewColumn(
         "nextLostMessages",
         LONG,
-        "Unconsumed messages that retention deletes next: those in all commitlog files that may be deleted "
-        "at `expiresTimestamp`, or now; null if all unconsumed messages are in the last file, which is never "
-        "deleted, or if tiered storage may have them.",
+        "Unconsumed messages that retention deletes next: those in all commitlog files that have expired "
+        "at `expiresTimestamp`, or by now; null if all unconsumed messages are in the last file, which is "
+        "never deleted, or if tiered storage may have them.",
     ),
     ViewColumn(
         "expiresTimestamp",
         TIME,
-        "From when a broker may delete the file with the first unconsumed message, as in the view "
-        "`retention`.",
+        "When the file with the first unconsumed message expires, as in the view `retention`.",
     ),
     ViewColumn(
         "expiresInMs",
         LONG,
-        "Time until `expiresTimestamp`; 0 or less: the messages may be deleted at any moment.",
+        "Time until `expiresTimestamp`; 0 or less: the file has expired.",
     ),
     ViewColumn("nextTimestamp", TIME, "When the oldest unconsumed message was stored."),
 )

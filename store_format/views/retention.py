@@ -126,16 +126,16 @@ RETENTION_COLUMNS = (
     ViewColumn(
         "expiresTimestamp",
         TIME,
-        "When the file may be deleted: fileReservedTime after it and all older files were last modified. "
+        "When the file expires: fileReservedTime after it and all older files were last modified. "
         "fileReservedTime is that of the given broker.conf (`--broker-conf`, `broker_conf=`), else of the "
-        f"store's `.rmqlog/broker.conf`, else the default of {FILE_RESERVED_HOURS} hours. The broker then "
-        "waits for the hour deleteWhen (04), or until its disk is 75 % full. In a copy of a store, the times "
-        "are those of the copying.",
+        f"store's `.rmqlog/broker.conf`, else the default of {FILE_RESERVED_HOURS} hours. A broker "
+        "deletes an expired file at the next deleteWhen (04), or once its disk is 75 % full. In a copy of a "
+        "store, the times are those of the copying.",
     ),
     ViewColumn(
         "expiresInMs",
         LONG,
-        "Time until `expiresTimestamp`; 0 or less: the file may be deleted at any moment.",
+        "Time until `expiresTimestamp`; 0 or less: the file has expired.",
     ),
 )
 
@@ -167,7 +167,7 @@ def retention_rows(
 
 
 def _expiry(store: Store, hours: float) -> list[int]:
-    """When each commitlog file may be deleted, in ms. A young file also protects all files after it."""
+    """When each commitlog file expires, in ms. A young file also protects all files after it."""
     modified = [
         status[1] if (status := files_at(file.path).status(file.path)) is not None else 0
         for file in store.log.files
@@ -216,7 +216,7 @@ def _next_file(store: Store, place: GroupQueue, measured: dict[QueueKey, Stretch
 class NextLoss:
     """The next unconsumed messages of a group and topic that retention deletes.
 
-    From `expires_ms` on, the file of the first of them may be deleted. At `deleted_ms` it is deleted, and
+    At `expires_ms` the file of the first of them expires. At `deleted_ms` it is deleted, and
     with it all files that have expired by then: `messages` counts the unconsumed messages in them; None if
     that is unknown.
     """

@@ -47,6 +47,14 @@ def test_the_help_has_families_and_examples(rmqlog: Runner) -> None:
     assert rmqlog("help", "find").out == rmqlog("find", "--help").out
 
 
+def test_version_is_a_word_too(rmqlog: Runner) -> None:
+    asked = rmqlog("--version")
+    assert rmqlog("version") == asked
+    assert (asked.code, asked.err) == (0, "")
+    assert asked.out.strip()
+    assert "unknown command 'version'" in rmqlog.fails(2, "version", "now")
+
+
 def test_words_of_other_tools_lead_to_ours() -> None:
     """answers.txt has what the command says."""
     assert set(ELSEWHERE.values()) <= set(COMMANDS)

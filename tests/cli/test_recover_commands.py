@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
+from rmq_spark.cli.commands.recover import in_words
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from tests.store_format.commit.test_missing_stores import break_off
-from tests.support.cli_runs import Runner
+from tests.support.cli_runs import ROOT, Runner
 from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, messages_of, numbered
 
@@ -29,6 +31,22 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, copy_of: Gol
     assert queue.read_bytes() == before
     assert rmqlog("recover", store).out.endswith("verdict: 353 whole messages; nothing has to be changed\n")
     assert MessageStore.open(str(store)).state == "clean"
+
+
+def test_every_action_has_words(rmqlog: Runner, golden: Golden) -> None:
+    """docs/services.md lists the actions."""
+    page = (ROOT / "docs" / "services.md").read_text(encoding="utf-8")
+    rows = page.partition("| action | meaning |")[2].partition("\n\n")[0]
+    first_cells = [row.split("|")[1] for row in rows.splitlines() if row.startswith("| `")]
+    actions = {name for cell in first_cells for name in re.findall("`([a-z]+)`", cell)} - {"topics"}
+    assert len(actions) > 15
+    for action in actions:
+        assert in_words(action, "commitlog", 7)
+    assert in_words("rebuild", "index", 0) == "writes index files"
+    assert in_words("create", "consumequeue", 0) == "writes the queue: 0 entries"
+    store = golden("crash-torn-5.5.0")
+    found = rmqlog.rows("recover", store, "--columns", "what,byBroker,action")
+    assert [row["what"] for row in found if row["action"] == "cut"] == ["removes 1 entry behind the end"]
 
 
 def test_the_sizes_of_lost_files_come_from_broker_conf(

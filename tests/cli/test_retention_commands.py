@@ -104,7 +104,7 @@ def test_the_report_has_facts_rows_and_a_verdict(rmqlog: Runner, aged: Path) -> 
     done = rmqlog("retention", aged, *ASKED)
     lines = done.out.splitlines()
     assert re.fullmatch(r"rmqlog: --now is .* UTC \(\d+\)\n", done.err)
-    facts = ["disk", "levels", "commitlog", "kept", "next deletion"]
+    facts = ["disk", "levels", "commitlog", "expired", "next deletion"]
     assert [line[:15].strip() for line in lines[:5]] == facts
     assert lines[1].endswith("75 % deletes at any hour, 85 % at any age, 90 % refuses writes")
     assert lines[3].endswith("72 h after the last write (default; --broker-conf has yours)")
@@ -136,3 +136,21 @@ def test_a_loss_that_no_queue_tells_is_unknown(rmqlog: Runner, aged: Path, tmp_p
     assert found["verdict"].startswith(
         "CG_some loses an unknown number of unread messages to retention, the first"
     )
+
+
+def test_a_file_that_is_no_broker_conf_is_an_error(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    path = tmp_path / "some.file"
+    for text, quoted in (
+        ("# users\nroot:x:0:0:root:/root:/bin/bash\n", "line 2 is 'root:x:0:0:root:/root:/bin/bash'"),
+        ('{"fileReservedTime": 48}', "line 1 is '{\"fileReservedTime\": 48}'"),
+        ("\x7fELF\x02\n", r"line 1 is '\x7fELF\x02'"),
+        ("PATH=/usr/bin\n", "line 1 is 'PATH=/usr/bin'"),
+    ):
+        path.write_text(text, encoding="latin-1")
+        for verb in ("retention", "lag", "delay", "clean"):
+            said = rmqlog.fails(2, verb, golden("basic-5.5.0"), "--broker-conf", path)
+            assert said.startswith(f"{path}: expected a broker.conf, with lines such as fileReservedTime=48")
+            assert f"found no setting; {quoted}. Give the file with which the broker is started" in said
+    for text in ("", "# only a comment\n\n", "namesrvAddr = a:9876\n", " fileReservedTime=48\\\n"):
+        path.write_text(text, encoding="latin-1")
+        assert rmqlog("retention", golden("basic-5.5.0"), "--broker-conf", path).code == 0

@@ -77,11 +77,16 @@ LOSS_COLUMNS = (
         LONG,
         "Unconsumed messages that the broker deletes at `deletionTimestamp`; null if it deletes none.",
     ),
-    ViewColumn("expiresTimestamp", TIME, "When fileReservedTime of the first of their files is over."),
+    ViewColumn(
+        "expiresTimestamp",
+        TIME,
+        "When the first of their files expires: fileReservedTime after its last write.",
+    ),
     ViewColumn(
         "deletionTimestamp",
         TIME,
-        "When the broker deletes them: in the hour deleteWhen, or at once if the disk is too full.",
+        "When the broker deletes them: at the next deleteWhen after their file expires, or at once if the "
+        "disk is too full.",
     ),
     ViewColumn("deletionInMs", LONG, "Time until `deletionTimestamp`."),
 )
@@ -494,7 +499,7 @@ def forecast(
 
 
 def _expiry(files: Sequence[ExpiredFile], conf: BrokerConf) -> list[int]:
-    """When each file may be deleted, in ms. A young file also protects all files after it."""
+    """When each file expires, in ms. A young file also protects all files after it."""
     kept = conf.file_reserved_hours * _HOUR_MS
     return [modified + kept for modified in accumulate((file.modified_ms for file in files), max)]
 

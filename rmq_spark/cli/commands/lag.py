@@ -250,4 +250,7 @@ def _warn_of_loss(batches: list[pa.RecordBatch]) -> None:
     soonest, groups = min(pairs)[0], sorted({group for _, group in pairs})
     who = shown(groups[0]) if len(groups) == 1 else f"{len(groups)} groups"
     when = "have expired" if soonest <= 0 else f"expire {until_text(soonest)}"
-    remark(f"unread messages of {who} {when}: rmqlog retention {given_store()}")
+    remark(
+        f"unread messages of {who} {when}, and are deleted at the next deleteWhen: rmqlog retention "
+        f"{given_store()}"
+    )

@@ -30,13 +30,13 @@ _WORDS: dict[str | tuple[str, str], tuple[str, str]] = {
     "cut": ("removes {} behind the end", "entry"),
     "lower": ("lowers the next offset of the level by {}", "message"),
     "aside": ("keeps this file as NAME.broken", ""),
-    "create": ("writes the lost queue: {}", "entry"),
+    "create": ("writes the queue: {}", "entry"),
     ("create", "topics"): ("creates the topic again", ""),
     "complete": ("adds {} at the end", "entry"),
     ("complete", "commit"): ("completes the interrupted commit", ""),
     "correct": ("corrects {}", "entry"),
     "replace": ("writes the queue's files again: {}", "entry"),
-    "rebuild": ("writes index files again", "missing entry"),
+    "rebuild": ("writes index files", "missing entry"),
     "left": ("stays as it is: {}", "message"),
     ("left", "index"): ("stays as it is", ""),
     ("left", "commit"): ("is not copied", ""),
@@ -156,20 +156,24 @@ def _with_words(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
 
     columns = (batch[name].to_pylist() for name in ("action", "part", "entries"))
-    words = [_in_words(*values) for values in zip(*columns, strict=True)]
+    words = [in_words(*values) for values in zip(*columns, strict=True)]
     return batch.append_column(_WHAT, pa.array(words, pa.string()))
 
 
-def _in_words(action: str, part: str, entries: int | None) -> str:
+def in_words(action: str, part: str, entries: int | None) -> str:
     """What a recovery does at a place.
 
-    >>> _in_words("cut", "consumequeue", 1), _in_words("rebuild", "index", 399)
-    ('removes 1 entry behind the end', 'writes index files again: 399 missing entries')
+    >>> in_words("cut", "consumequeue", 1), in_words("rebuild", "index", 399)
+    ('removes 1 entry behind the end', 'writes index files: 399 missing entries')
     """
     text, noun = _WORDS.get((action, part), _WORDS[action])
     if entries is None or (not entries and action != "create"):
         return text.partition(":")[0].replace("{}", f"no {noun}" if action == "end" else f"{noun}s")
-    return text.format(_counted(entries, noun)) if "{}" in text or not noun else f"{text}: {_counted(entries, noun)}"
+    return (
+        text.format(_counted(entries, noun))
+        if "{}" in text or not noun
+        else f"{text}: {_counted(entries, noun)}"
+    )
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:

@@ -94,7 +94,8 @@ def retention_(
     """What a broker deletes next, and who loses unread messages.
 
     Shows the level of the disk, the next deletion of commitlog files, and the groups that lose unread
-    messages by it, the soonest first. The settings are those of --broker-conf, else RocketMQ's defaults: 72
+    messages by it, the soonest first. A commitlog file expires fileReservedTime after its last write, and is
+    deleted at the next deleteWhen. The settings are those of --broker-conf, else RocketMQ's defaults: 72
     hours, at 04 local time. --tz is the time zone of that hour, too. Nothing is deleted.
 
     \b
@@ -171,7 +172,7 @@ def _facts(forecast: Forecast, output: Output) -> list[str]:
         ("levels", levels),
         ("commitlog", f"{_files(len(log))}, {size_text(sum(file.size for file in log))}"),
         (
-            "kept",
+            "expired",
             f"{conf.file_reserved_hours} h after the last write"
             + (" (default; --broker-conf has yours)" if is_default else ""),
         ),

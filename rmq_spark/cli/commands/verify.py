@@ -105,8 +105,8 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
         for root, diagnosis in found.items():
             for problem in diagnosis:
                 print(_problem_text(output, problem.severity, str(problem)))
-            columns = None if output.wide else output.terminal_columns
-            _print_sums(root, diagnosis, sys.stdout, columns)
+            fitted_to = None if output.wide else output.terminal_columns
+            _print_sums(root, diagnosis, sys.stdout, fitted_to)
             write_verdict(output, _verdict(root, diagnosis))
         return
     show_batches(output, [batch_of(columns, rows)], [column.name for column in columns])
