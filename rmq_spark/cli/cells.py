@@ -12,7 +12,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
@@ -190,7 +190,7 @@ def zone_of(name: str | None, *, to_terminal: bool) -> Zone:
 # ---- how columns look --------------------------------------------------------------------------------------
 
 
-# Short titles on a terminal; `--columns` and JSON keep the full names.
+# Short titles on a terminal; `--columns` and `--sort` take them, too. JSON has the full names.
 TITLES = {
     "brokerName": "broker",
     "queueId": "queue",
@@ -224,7 +224,7 @@ TITLES = {
     "dueTimestamp": "due",
     "delayLevel": "level",
     "decidedTimestamp": "decided",
-    "originTopic": "topic",
+    "originTopic": "origin",
     "targetTopic": "target",
     "reconsumeTimes": "retries",
     "checkTimes": "checks",
@@ -233,6 +233,28 @@ TITLES = {
     "usedBytes": "used",
     "diskBytes": "disk",
 }
+
+
+def column_of(name: str, known: Iterable[str], preferred: Collection[str] = ()) -> str | None:
+    """The column that a person means: its name, or its title, in any case and with or without its blanks.
+
+    Of several columns with one title, that among the `preferred`. None for an unknown name.
+
+    >>> column_of("LAG", ["lagMs", "lagMessages"]), column_of("next-loss", ["nextLostMessages"])
+    ('lagMessages', 'nextLostMessages')
+    """
+    plain = _plain(name)
+    named = [column for column in known if _plain(column) == plain]
+    titled = [column for column in known if _plain(TITLES.get(column, column)) == plain]
+    found = named or [column for column in titled if column in preferred] or titled
+    return found[0] if found else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().translate(_BLANKS)
+
+
+_BLANKS = str.maketrans("", "", " -_")
 
 # Text that may be cut, with the columns that each keeps at least.
 FLEXIBLE = {

@@ -71,33 +71,6 @@ FAMILIES: dict[str, dict[str, str]] = {
 }
 COMMANDS: dict[str, str] = {verb: module for family in FAMILIES.values() for verb, module in family.items()}
 
-# Words of mqadmin and of other tools -> our command for the same question.
-ELSEWHERE = {
-    "brokerstatus": "info",
-    "topics": "ls",
-    "topiclist": "ls",
-    "count": "ls",
-    "stats": "ls",
-    "status": "info",
-    "consumerprogress": "lag",
-    "consumers": "groups",
-    "check": "verify",
-    "fsck": "verify",
-    "repair": "recover",
-    "cat": "tail",
-    "consume": "tail",
-    "consumemessage": "tail",
-    "printmsg": "tail",
-    "querymsgbyid": "get",
-    "querymsgbyuniquekey": "get",
-    "querymsgbyoffset": "get",
-    "querymsgbykey": "find",
-    "deleteexpiredcommitlog": "clean",
-    "grep": "find",
-    "search": "find",
-    "resetoffsetbytime": "offsets",
-}
-
 _EXAMPLES = """
 Examples:
   rmqlog info /data/store                          what is in this store?
@@ -129,6 +102,8 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 _WORDS = ("id", "word", "place")  # arguments that name messages
 
+_KCAT = ("-C", "-L", "-P", "-Q")  # kcat's modes, which are no options of rmqlog
+
 _GARBAGE_THRESHOLD = 200_000  # objects; the imports alone make 150,000, and none of them is garbage
 
 
@@ -150,8 +125,9 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            same = ELSEWHERE.get(args[0].lower())
-            advice = did_you_mean(args[0], COMMANDS, "commands") if same is None else f"use rmqlog {same}"
+            from rmq_spark.cli.elsewhere import advice_for  # only errors need it
+
+            advice = advice_for(args) or did_you_mean(args[0], COMMANDS, "commands")
             if os.path.isdir(args[0]):
                 advice = f"name a command before a store: rmqlog info {shlex.quote(args[0])}"
             raise click.UsageError(f"unknown command {args[0]!r}; {advice}", ctx)
@@ -230,6 +206,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             words = [*words[1:2], "--help"]
         elif words == ["version"]:
             words = ["--version"]
+        elif words and words[0] in _KCAT:
+            from rmq_spark.cli.elsewhere import advice_for
+
+            raise click.UsageError(
+                f"no option {words[0]}; {advice_for(words)}", click.Context(cli, info_name="rmqlog")
+            )
         # Not cli.main, which exits with 1 at a closed pipe.
         with cli.make_context("rmqlog", words) as context:
             code = cli.invoke(context)

@@ -110,7 +110,7 @@ columns_option = click.option(
     "--columns",
     metavar="NAMES",
     shell_complete=complete_column,
-    help="Columns, separated by commas.",
+    help="Columns, separated by commas: names, or the heads of the table.",
 )
 
 

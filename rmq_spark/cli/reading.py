@@ -68,7 +68,8 @@ def message_columns(output: Output) -> tuple[str, ...]:
     if output.form == "raw":
         return ("body",)
     if output.columns:
-        return tuple(dict.fromkeys(column_named(name, tuple(COLUMNS)) for name in output.columns))
+        named = (column_named(name, tuple(COLUMNS), TABLE_COLUMNS) for name in output.columns)
+        return tuple(dict.fromkeys(named))
     if output.form != "table":
         return ALL_COLUMNS
     return ("brokerName", *TABLE_COLUMNS) if output.several_stores else TABLE_COLUMNS

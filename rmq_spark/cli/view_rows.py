@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.cells import TITLES, column_of
 from rmq_spark.cli.options import Command
 from rmq_spark.cli.output import Output, write_rows
 from store_format.errors import OptionError
-from store_format.names import did_you_mean, is_system_group
+from store_format.names import did_you_mean, is_system_group, nearest
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def show_batches(
     The columns are those of `--columns`, else in a table those of `shown`, else all `names`. Of several
     stores, a table begins with the broker.
     """
-    asked = [column_named(name, names) for name in output.columns]
+    asked = [column_named(name, names, shown) for name in output.columns]
     if output.form == "raw":
         asked = ["body"]
     wanted = asked or (list(shown) if shown and output.form == "table" else list(names))
@@ -120,13 +121,20 @@ def show_batches(
     return write_rows(output, (batch.select(wanted) for batch in first_rows(batches, limit)), wanted)
 
 
-def column_named(name: str, known: Sequence[str]) -> str:
-    """The column of `--columns` with this name, in any case. Raises OptionError for an unknown name."""
-    for column in known:
-        if column.lower() == name.lower():
-            return column
-    hint = did_you_mean(name, known, "columns", listed_max=len(known))
-    raise OptionError(f"--columns: unknown column {name!r}; {hint}")
+def column_named(
+    name: str, known: Sequence[str], shown: Sequence[str] = (), *, option: str = "--columns"
+) -> str:
+    """The column that a person names by its name or its title; see `column_of`. `shown` are those of a table.
+
+    Raises OptionError, with the nearest name or title, for an unknown name.
+    """
+    column = column_of(name, known, shown)
+    if column is not None:
+        return column
+    titles = [TITLES[each] for each in known if each in TITLES]
+    near = nearest(name, [*known, *titles])
+    hint = did_you_mean(name, [near]) if near else did_you_mean(name, known, "columns", listed_max=len(known))
+    raise OptionError(f"{option}: unknown column {name!r}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.cli.completion import COMPLETE
-from rmq_spark.cli.main import COMMANDS, ELSEWHERE, FAMILIES, main
+from rmq_spark.cli.elsewhere import MQADMIN, OURS
+from rmq_spark.cli.main import COMMANDS, FAMILIES, main
 from tests.support.cli_runs import ROOT, Runner, process
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, Unchanged
 
 STORE = "basic-5.5.0"
 HEAVY = ("numpy", "pyarrow", "pyspark", "pandas", "importlib.metadata", "rmq_spark.options.option")
@@ -55,9 +56,50 @@ def test_version_is_a_word_too(rmqlog: Runner) -> None:
     assert "unknown command 'version'" in rmqlog.fails(2, "version", "now")
 
 
-def test_words_of_other_tools_lead_to_ours() -> None:
-    """answers.txt has what the command says."""
-    assert set(ELSEWHERE.values()) <= set(COMMANDS)
+_MEANT = {
+    "GROUP": "CG_some",
+    "TOPIC": "Orders",
+    "QUEUE": "2",
+    "TIME": "-2h",
+    "ID": "Orders/2@100",
+    "KEY": "id-2003",
+    "TOPIC/QUEUE@OFFSET": "Orders/2@100",
+    "HOURS": "72",
+    "TEXT": "order",
+}
+
+
+@pytest.mark.parametrize("ours", sorted(set(OURS.values())))
+def test_words_of_other_tools_lead_to_commands_that_work(
+    rmqlog: Runner, golden: Golden, unchanged: Unchanged, ours: str
+) -> None:
+    meant = _MEANT | {"STORE": str(golden(STORE))}
+    words = [meant.get(word, word) for word in ours.split() if word != "-f"]
+    with unchanged(golden(STORE)):
+        done = rmqlog(*words)
+    assert (done.code, bool(done.out)) == (0, True) or "--members" in words, done.err
+
+
+def test_words_of_other_tools_are_answered_in_a_line(rmqlog: Runner) -> None:
+    assert not OURS.keys() & MQADMIN.keys()
+    for words, advice in (
+        (("consumerProgress", "-g", "CG"), "use rmqlog lag STORE --group GROUP"),
+        (("consumerprogress",), "use rmqlog lag STORE --group GROUP"),
+        (("help", "queryMsgByKey"), "use rmqlog find STORE KEY"),
+        (("topic", "list"), "use rmqlog ls STORE"),
+        (("topic", "delete", "Orders"), "needs a running broker: mqadmin deleteTopic"),
+        (("group", "describe", "CG"), "use rmqlog lag STORE -l --group GROUP"),
+        (("updatetopic",), "needs a running broker: mqadmin updateTopic"),
+    ):
+        said = rmqlog.fails(2, *words)
+        assert (
+            said == f"unknown command {words[-1 if words[0] == 'help' else 0]!r}; {advice}; see rmqlog --help"
+        )
+    assert rmqlog.fails(2, "-C", "-b", "host") == (
+        "no option -C; use rmqlog tail STORE -f --topic TOPIC; see rmqlog --help"
+    )
+    assert "needs a running broker: mqadmin sendMessage" in rmqlog.fails(2, "-P")
+    assert "'Topic2'; the commands are info" in rmqlog.fails(2, "Topic2")
 
 
 def test_a_store_in_the_place_of_a_command(rmqlog: Runner, tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_the_next_loss_is_that_of_the_files_that_expire_first(rmqlog: Runner, go
     instant, said = rmqlog("lag", store, *NOW).err.splitlines()
     assert instant.endswith(f" ({NOW_MS})")
     assert said == (
-        f"rmqlog: unread messages of {len({group for group, _ in found})} groups have expired: "
-        f"rmqlog retention {store}"
+        f"rmqlog: unread messages of {len({group for group, _ in found})} groups have expired, "
+        f"and are deleted at the next deleteWhen: rmqlog retention {store}"
     )
     assert rmqlog("lag", store, *NOW, "-o", "json").err == f"{instant}\n"
     assert rmqlog("lag", golden("retry-dlq-5.5.0"), *NOW).err == f"{instant}\n"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.cells import column_of
+from rmq_spark.cli.completion import complete_column
 from rmq_spark.cli.group_options import (
     group_options,
     no_rows_of_groups,
@@ -23,15 +25,23 @@ from rmq_spark.cli.options import (
 )
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, nothing, remark
-from rmq_spark.cli.view_rows import has_values, in_order, keep_where, show_batches, show_view, view_rows
+from rmq_spark.cli.view_rows import (
+    column_named,
+    has_values,
+    in_order,
+    keep_where,
+    show_batches,
+    show_view,
+    view_rows,
+)
 from store_format.display.text import first_names, shown
-from store_format.display.units import size_text, until_text
+from store_format.display.units import size_text, unit_of, until_text
 from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -104,10 +114,12 @@ _THEN = (
 )
 @click.option(
     "--sort",
-    type=click.Choice(list(_ORDERS)),
+    metavar="NAME",
     default="lag",
     show_default=True,
-    help="The order: the worst first by this, loss by the time of the next loss; group and topic by name.",
+    shell_complete=complete_column,
+    help="The order: lag, age, bytes or lost, the worst first; loss, by the time of the next loss; group, "
+    "topic or another column.",
 )
 @click.option(
     "--in-flight",
@@ -151,12 +163,15 @@ def lag_(
             return what_is_unknown(stores)
         refuse_unknown_group(stores, group)
         return what_is_unknown(stores) or nothing("no message is in flight with pop")
-    queues = queues or bool(filters.queue_ids) or _names_queues(output)
+    queues = queues or bool(filters.queue_ids) or _names_queues((*output.columns, sort))
     if queues and sort == "loss":
         raise click.UsageError("--sort loss needs the rows of topics; leave out --queues and --queue")
     view, shown_columns = ("lag", _BY_QUEUE) if queues else ("lagByTopic", _BY_TOPIC)
     found = view_rows(stores, view, filters, now_ms=now_ms, broker_conf=broker_conf, keep=keep)
-    order = dict([*_ORDERS[sort], *_THEN, *([("queueId", "ascending")] if queues else [])])
+    first = _ORDERS.get(sort.lower()) or _order_of(
+        column_named(sort, _names(view), shown_columns, option="--sort")
+    )
+    order = dict([*first, *_THEN, *([("queueId", "ascending")] if queues else [])])
     batches = in_order(found, list(order.items()))
     if has_values(batches, "oldestPopTimestamp"):
         at = shown_columns.index("lagMessages")
@@ -178,10 +193,16 @@ def _names(view: str) -> list[str]:
     return names
 
 
-def _names_queues(output: Output) -> bool:
-    """Whether `--columns` has a name that only the rows of queues have."""
-    by_queue, by_topic = ({name.lower() for name in _names(view)} for view in ("lag", "lagByTopic"))
-    return any(name.lower() in by_queue - by_topic for name in output.columns)
+def _names_queues(named: Sequence[str]) -> bool:
+    """Whether a name of `--columns` or `--sort` is that of a column that only the rows of queues have."""
+    by_topic, by_queue = _names("lagByTopic"), _names("lag")
+    return any(column_of(name, by_queue) and not column_of(name, by_topic) for name in named)
+
+
+def _order_of(column: str) -> tuple[tuple[str, str], ...]:
+    """Amounts and ages: the largest first. All other columns ascend, times and the time until them, too."""
+    is_amount = unit_of(column) is not None and not column.endswith("InMs")
+    return ((column, "descending" if is_amount else "ascending"),)
 
 
 def _warn_of_lost_end(batches: list[pa.RecordBatch]) -> None:

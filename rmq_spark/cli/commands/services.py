@@ -20,6 +20,7 @@ from rmq_spark.cli.options import broker_conf_option, broker_name, named_roots, 
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.view_rows import column_named
 from store_format.errors import StoreError, StoreWriteError
 
 if TYPE_CHECKING:
@@ -164,8 +165,11 @@ def _write_turns(output: Output, batches: Iterator[pa.RecordBatch], following: i
     """Writes the rows of turns. A table has no column `error`: stderr has the errors."""
     from rmq_spark.broker import turn
 
-    names = [each.name for each in turn.TURN_COLUMNS if each.name != "error" or output.form != "table"]
-    write_rows(output, batches, output.columns or ["brokerName", *names], following=following)
+    known = ["brokerName", *(each.name for each in turn.TURN_COLUMNS)]
+    names = [column_named(name, known) for name in output.columns] or [
+        name for name in known if name != "error" or output.form != "table"
+    ]
+    write_rows(output, batches, names, following=following)
 
 
 def _first_turns(asked: _Asked, first: _FirstTurns) -> Iterator[pa.RecordBatch]:

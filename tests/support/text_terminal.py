@@ -1,0 +1,45 @@
+"""A terminal for runs of `rmqlog` in this process: text that says that it is a terminal of a given width.
+
+A run in a pseudo-terminal needs a process. `tests.support.terminals` has such runs; a test compares both.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+import pytest
+
+from rmq_spark.cli.main import main
+from tests.support.terminals import without_progress
+
+
+class TextTerminal(io.StringIO):
+    """Text of stdout and stderr, in the order in which it is written."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def columns_of_terminal(columns: int | None) -> Iterator[None]:
+    """Within it, terminals have this width, no colour, and show times in UTC; None is no terminal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        patch.setenv("NO_COLOR", "1")
+        patch.delenv("COLUMNS", raising=False)
+        if columns is not None:
+            patch.setenv("COLUMNS", str(columns))
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def seen(columns: int | None, *arguments: object) -> tuple[int, str]:
+    """(exit code, text) of a run in a terminal of this width; None is a pipe for stdout and stderr."""
+    text = io.StringIO() if columns is None else TextTerminal()
+    with columns_of_terminal(columns), redirect_stdout(text), redirect_stderr(text):
+        code = main([str(each) for each in arguments])
+    return code, without_progress(text.getvalue())
