@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,14 +19,17 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore, Queue
 
-_FORM = re.compile(r"([^/@]+)/([0-9]{1,9})@([0-9]{1,18})")
+_FORM = re.compile(r"([^/@]+)/([0-9]{1,9})@(-?[0-9]{1,18}|last)")
 _NEAR = re.compile(r"([^/@]+)/([^/@]*)@([^/@]*)")
-_LAST = ("-1", "last", "end", "latest")
+_LAST = ("end", "latest", "newest")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place in a queue. In a cluster, each broker may have a message at this place."""
+    """A place in a queue. In a cluster, each broker may have a message at this place.
+
+    An offset below 0 counts from the end of the queue: -1 is its newest message.
+    """
 
     topic: str
     queue_id: int
@@ -42,15 +44,19 @@ def parse_address(text: str) -> Address | None:
 
     >>> parse_address("Orders/2@100")
     Address(topic='Orders', queue_id=2, offset=100)
+    >>> str(parse_address("Orders/2@last"))
+    'Orders/2@-1'
     >>> parse_address("7F0000010A1B18B4AAC20000000A0001") is None
     True
     """
     found = _FORM.fullmatch(text)
-    return None if found is None else Address(found[1], int(found[2]), int(found[3]))
+    if found is None:
+        return None
+    return Address(found[1], int(found[2]), -1 if found[3] == "last" else int(found[3]))
 
 
 def refuse_near_address(text: str, topics: Callable[[], set[str]] | None = None) -> None:
-    """Raises UsageError for a text that is an address but for its numbers, such as `Orders/2@last`.
+    """Raises UsageError for a text that is an address but for its numbers, such as `Orders/2@end`.
 
     With `topics`, where the text may also be a key, only if the topic is one of them.
     """
@@ -62,8 +68,7 @@ def refuse_near_address(text: str, topics: Callable[[], set[str]] | None = None)
     found = f"the offset {offset!r}" if is_queue else f"the queue {queue_id!r}"
     hint = ""
     if is_queue and offset in _LAST:
-        filters = f"--topic {shlex.quote(topic)} --queue {queue_id} -n 1"
-        hint = f"; rmqlog tail STORE {filters} shows the last message"
+        hint = f"; write {topic}/{queue_id}@last for the newest message"
     raise click.UsageError(f"{text!r}: expected a message as TOPIC/QUEUE@OFFSET, found {found}{hint}")
 
 
@@ -73,8 +78,8 @@ def read_address(
     """The message of each store at the address, with the columns `names`. Raises as `_queues_with`."""
     batches = [
         batch
-        for _, queue in _queues_with(stores, address)
-        for batch in queue.read(address.offset, address.offset + 1, columns=names)
+        for _, queue, offset in _queues_with(stores, address)
+        for batch in queue.read(offset, offset + 1, columns=names)
         if batch.num_rows
     ]
     if not batches:
@@ -89,19 +94,19 @@ def physical_places(stores: Sequence[MessageStore], address: Address) -> list[tu
     """
 
     places = []
-    for store, queue in _queues_with(stores, address):
+    for store, queue, offset in _queues_with(stores, address):
         if queue.scanned is None:
-            _, units = queue.piece(address.offset, address.offset + 1).read()
+            _, units = queue.piece(offset, offset + 1).read()
             found = units["physical_offset"].tolist()
         else:
-            rows = queue.read(address.offset, address.offset + 1, columns=("physicalOffset",))
-            found = [offset for batch in rows for offset in batch["physicalOffset"].to_pylist()]
-        places += [(store, int(offset)) for offset in found[:1]]
+            rows = queue.read(offset, offset + 1, columns=("physicalOffset",))
+            found = [place for batch in rows for place in batch["physicalOffset"].to_pylist()]
+        places += [(store, int(place)) for place in found[:1]]
     return places
 
 
-def _queues_with(stores: Sequence[MessageStore], address: Address) -> list[tuple[MessageStore, Queue]]:
-    """(store, queue) for each store whose queue has the offset.
+def _queues_with(stores: Sequence[MessageStore], address: Address) -> list[tuple[MessageStore, Queue, int]]:
+    """(store, queue, queue offset) for each store whose queue has the offset.
 
     Raises NotFoundError, with the topics, queues or offsets that exist, if no store has it.
     """
@@ -116,7 +121,11 @@ def _queues_with(stores: Sequence[MessageStore], address: Address) -> list[tuple
     if not of_id:
         named = first_names(map(str, sorted({queue.queue_id for _, queue in queues})))
         raise NotFoundError(f"{address.topic} has no queue {address.queue_id}; its queues are {named}")
-    having = [each for each in of_id if each[1].min_offset <= address.offset < each[1].max_offset]
+    places = [
+        (store, queue, address.offset if address.offset >= 0 else queue.max_offset + address.offset)
+        for store, queue in of_id
+    ]
+    having = [each for each in places if each[1].min_offset <= each[2] < each[1].max_offset]
     if not having:
         held = " and ".join(_offsets(queue.min_offset, queue.max_offset) for _, queue in of_id)
         raise NotFoundError(f"no message at {address}; the queue {address.topic}/{address.queue_id} {held}")

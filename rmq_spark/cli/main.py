@@ -291,7 +291,7 @@ def _hint_of_extra(extra: str, command: click.Command) -> str:
     if (words and words[0] != "group") or " " in extra:
         return ""
     address = parse_address(extra)
-    if address is not None and "offset" in given:
+    if address is not None and "offset" in given and address.offset >= 0:
         place = f"--queue {address.queue_id} --offset {address.offset}"
         return f"write --topic {shlex.quote(address.topic)} {place}"
     if address is not None:

@@ -21,7 +21,7 @@ from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.names import did_you_mean
 from store_format.opened.store import Opened
-from store_format.read.choice import MessageChoice
+from store_format.read.choice import BodyFilter, MessageChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,7 @@ Command = Callable[..., Any]  # Any: click calls a command with the values of it
 
 MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
 HEAD_FILTERS = (*MESSAGE_FILTERS[:-1], "count")  # -n 0 is allowed
+KEYLESS_FILTERS = tuple(name for name in MESSAGE_FILTERS if name != "key")  # beside `keys_option`
 _PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
 
 
@@ -229,7 +230,9 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
         metavar="ID",
         help="A queue id; repeatable.",
     ),
-    "tag": click.option("--tag", "tags", multiple=True, help="Messages with this tag; repeatable."),
+    "tag": click.option(
+        "--tag", "tags", multiple=True, help="Messages with this tag, or 'paid || shipped'; repeatable."
+    ),
     "key": click.option("-k", "--key", help="Messages with this key or UNIQ_KEY."),
     "since": click.option(
         "--since",
@@ -242,6 +245,10 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--where", metavar="SQL92", help="A condition on message properties: \"region = 'north'\"."
     ),
     "body": click.option("--body", metavar="TEXT", help="Messages whose body contains this text (UTF-8)."),
+    "ignore_case": click.option(
+        "-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case in --body."
+    ),
+    "regex": click.option("-E", "--regex", is_flag=True, help="Take --body as a regular expression (RE2)."),
     "offset": click.option(
         "--offset",
         type=click.IntRange(0),
@@ -253,6 +260,12 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "count": click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="How many messages."),
 }
+
+
+def keys_option(command: Command) -> Command:
+    """The option `--key`, which may be repeated, as `keys`."""
+    about = "Messages with this key or UNIQ_KEY; repeatable."
+    return click.option("-k", "--key", "keys", multiple=True, help=about)(command)
 
 
 def filter_options(*names: str, limit: int | None = None) -> Callable[[Command], Command]:
@@ -304,10 +317,30 @@ def _filters(given: dict[str, Any], limit: int | None) -> MessageChoice:  # Any:
     if "topic" in given:
         given["glob"] = given.pop("topic")
     if "tags" in given:
-        given["tags"] = frozenset(given["tags"]) or None
+        given["tags"] = _tags(given["tags"])
+    if "regex" in given:
+        given["body"] = _body(given.get("body"), given.pop("ignore_case"), given.pop("regex"))
     if "limit" in given and given["limit"] is None:
         given["limit"] = limit
     return MessageChoice(**given)
+
+
+def _tags(expressions: tuple[str, ...]) -> frozenset[str] | None:
+    """The tags of all `--tag`; None for no choice. RocketMQ separates tags by ||, and * is each tag."""
+    tags = {tag.strip() for text in expressions for tag in text.split("||")} - {""}
+    if expressions and not tags:
+        raise click.UsageError("--tag: expected a tag, found an empty text")
+    return None if "*" in tags else frozenset(tags) or None
+
+
+def _body(text: str | None, ignore_case: bool, regex: bool) -> str | BodyFilter | None:
+    if text is None or not (ignore_case or regex):
+        if ignore_case or regex:
+            raise click.UsageError(f"{'--regex' if regex else '--ignore-case'} needs --body TEXT")
+        return text
+    from rmq_spark.cli.body_pattern import BodyPattern
+
+    return BodyPattern(text, ignore_case, regex)
 
 
 # ---- all options -------------------------------------------------------------------------------------------

@@ -9,15 +9,24 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from store_format.errors import OptionError
 from store_format.names import is_system_topic, normal_topic, retry_topic
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from store_format.message.columns import PropertyFilter
 
 _WILD = re.compile(r"[*?\[]")
+
+
+class BodyFilter(Protocol):
+    """Selects messages by their bodies."""
+
+    def mask(self, bodies: pa.LargeBinaryArray) -> pa.BooleanArray:
+        """Returns which messages to keep."""
 
 
 class QueueName(NamedTuple):
@@ -43,9 +52,9 @@ class MessageChoice:
     `pop_retry_topics`. `queue_ids` are those of all topics.
 
     A message has any of the `tags`, the `key` as UNIQ_KEY or as a word of KEYS, the `message_id` as UNIQ_KEY
-    or as offset message id, and the text `body` in its body. `where` chooses by properties. Store times are
-    in ms: `since_ms` is inclusive, `until_ms` exclusive. `offset` is the first queue offset to read, and
-    `limit` the largest number of messages.
+    or as offset message id, and the text `body` in its body, or a body that `body` selects. `where` chooses
+    by properties. Store times are in ms: `since_ms` is inclusive, `until_ms` exclusive. `offset` is the first
+    queue offset to read, and `limit` the largest number of messages.
     """
 
     names: tuple[str, ...] = ()
@@ -60,7 +69,7 @@ class MessageChoice:
     key: str | None = None
     message_id: str | None = None
     where: PropertyFilter | None = None
-    body: str | None = None
+    body: str | BodyFilter | None = None
     since_ms: int | None = None
     until_ms: int | None = None
     offset: int | None = None

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store_format.message.columns import DecodeOptions
-from store_format.read.choice import MessageChoice
+from store_format.read.choice import BodyFilter, MessageChoice
 from store_format.read.store import Queue, read_pieces
 from store_format.read.tolerance import Tolerance
 
@@ -42,9 +42,11 @@ def in_time(rows: Rows, choice: MessageChoice) -> Rows:
     return rows
 
 
-def with_body(rows: Rows, text: str) -> Rows:
-    """The rows whose body contains the text; the text is compared as UTF-8 bytes."""
-    return rows.filter(pc.match_substring(rows["body"], text.encode("utf-8", "surrogateescape")))
+def with_body(rows: Rows, wanted: str | BodyFilter) -> Rows:
+    """The rows whose body contains the text, compared as UTF-8 bytes, or that the filter selects."""
+    if isinstance(wanted, str):
+        return rows.filter(pc.match_substring(rows["body"], wanted.encode("utf-8", "surrogateescape")))
+    return rows.filter(wanted.mask(rows["body"]))
 
 
 def read_chosen(

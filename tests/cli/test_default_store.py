@@ -27,6 +27,7 @@ def default(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("head", "--topic", "Orders", "-n", 2),
         ("find", "--key", "AaBB"),
         ("find", "AaBB"),
+        ("find", "AaBB", "BB"),
         ("get", PLACE),
         ("get", "-o", "json", "--", PLACE),
         ("trace", PLACE),

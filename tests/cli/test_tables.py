@@ -108,6 +108,7 @@ def hostile(tmp_path: Path) -> Path:
         *(("head",), ("tail",), ("find",), ("dump", "0"), ("verify",)),
         *(("get", HOSTILE_ID), ("trace", HOSTILE_ID), ("head", "--topic", "\x1bnone"), ("get", "\x1b[2J")),
         *(("head", "-o", "json"), ("ls", "-o", "jsonl")),
+        *(("find", "K"), ("find", "k", "\x07x"), ("head", "--key", "K"), ("find", "--where", "zz = 'x'")),
     ],
     ids=lambda arguments: " ".join(arguments).encode("unicode_escape").decode(),
 )

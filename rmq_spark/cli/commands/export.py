@@ -13,8 +13,9 @@ import click
 
 from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
 from rmq_spark.cli.options import (
-    MESSAGE_FILTERS,
+    KEYLESS_FILTERS,
     filter_options,
+    keys_option,
     known_topics,
     refuse_unknown_topic,
     store_argument,
@@ -33,6 +34,7 @@ from store_format.display.rows import plain_rows
 from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import OptionError
+from store_format.names import UNIQ_KEY
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from store_format.read.tolerance import Tolerance
 
 _FORMS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+_WORDS = "keys"
 _ROW_GROUP_BYTES = 64 << 20
 
 
@@ -58,7 +61,8 @@ _ROW_GROUP_BYTES = 64 << 20
 @columns_option
 @body_form_option()
 @skip_damage_option
-@filter_options(*MESSAGE_FILTERS)
+@keys_option
+@filter_options(*KEYLESS_FILTERS)
 @click.option("--tz", metavar="ZONE", help="Time zone of --since and --until, by default local.")
 def export_(
     stores: list[MessageStore],
@@ -68,6 +72,7 @@ def export_(
     columns: str | None,
     body_form: str,
     skip_damage: bool,
+    keys: tuple[str, ...],
     filters: MessageChoice,
     tz: str | None,  # for the times of `filters`
 ) -> int:
@@ -79,16 +84,20 @@ def export_(
     \b
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
     """
-    from rmq_spark.cli.reading import bytes_to_read, clock_hint, message_columns
+    from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
+    from rmq_spark.cli.reading import bytes_to_read, message_columns
 
     form = form or _form_of(out)
     names = message_columns(Output(form, column_names(columns)))
+    keys = tuple(dict.fromkeys(keys))
+    if len(keys) == 1:
+        filters = replace(filters, key=keys[0])
     tolerance = tolerance_for(skip_damage)
     refuse_unknown_topic(filters, known_topics(stores))
     if not skip_damage:
         stores = [replace(store, fail_on_unknown=True) for store in stores]
     with Progress("export", bytes_to_read(stores, filters)) as progress:
-        source = _Source(stores, filters, names, tolerance, progress)
+        source = _Source(stores, filters, names, tolerance, progress, keys)
         if out == "-":
             if form == "parquet":
                 raise click.UsageError(
@@ -103,8 +112,11 @@ def export_(
     remark(
         f"{source.rows:,} messages, {size_text(progress.done)} of the log, into {shown(out)}",
     )
+    say_what_system_topics_have(stores, filters, keys)
     code = warn_of_damage(tolerance)
-    return code if code or source.rows else nothing(f"no message matches{clock_hint(stores, filters)}")
+    if code or source.rows:
+        return code
+    return nothing(f"no message matches{hint_of_nothing(stores, filters, keys)}")
 
 
 def _refuse_inside_store(out: str, stores: Sequence[MessageStore]) -> None:
@@ -139,23 +151,39 @@ class _Source:
         names: Sequence[str],
         tolerance: Tolerance,
         progress: Progress,
+        keys: Sequence[str],
     ) -> None:
         self.names = names
         self.rows = 0
         self._stores, self._filters, self._tolerance, self._progress = stores, filters, tolerance, progress
+        self._keys = keys if len(keys) > 1 else ()  # one key is among the filters
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         from rmq_spark.cli.reading import SIZE, read_messages
         from rmq_spark.cli.view_rows import first_rows
 
-        read = (
-            read_messages(store, self._filters, (*self.names, SIZE), self._tolerance)
-            for store in self._stores
-        )
-        for batch in first_rows((batch for batches in read for batch in batches), self._filters.limit):
+        wanted = tuple(dict.fromkeys((*self.names, SIZE, *((_WORDS, UNIQ_KEY) if self._keys else ()))))
+        read = (read_messages(store, self._filters, wanted, self._tolerance) for store in self._stores)
+        chosen = (_with_keys(batch, self._keys) for batches in read for batch in batches)
+        for batch in first_rows(chosen, self._filters.limit):
             yield batch.select(self.names)
             self.rows += batch.num_rows
             self._progress.add(int(batch[SIZE].to_numpy().sum()))
+
+
+def _with_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    """The messages that have any of several keys as UNIQ_KEY or as a word of KEYS; without keys all."""
+    if not keys:
+        return batch
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted, words = pa.array(list(keys), pa.string()), batch[_WORDS]
+    keep = pc.is_in(batch[UNIQ_KEY], value_set=wanted).to_numpy(zero_copy_only=False).copy()
+    hits = pc.is_in(words.flatten(), value_set=wanted).to_numpy(zero_copy_only=False)
+    keep[np.asarray(pc.list_parent_indices(words))[hits]] = True
+    return batch.filter(pa.array(keep))
 
 
 def _write_file(form: str, file: BinaryIO, source: _Source, bodies: str) -> None:

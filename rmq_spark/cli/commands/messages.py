@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,10 +17,11 @@ from rmq_spark.cli.cells import BODY_FORMS
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import (
     HEAD_FILTERS,
-    MESSAGE_FILTERS,
+    KEYLESS_FILTERS,
     Command,
     filter_options,
     from_one_look,
+    keys_option,
     known_topics,
     refuse_unknown_topic,
     store_argument,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from store_format.search.look_up import Found
 
 _COUNT = 10
+_ORDER = ("physicalOffset", "queueOffset")  # messages of an inner batch have one physical offset
+_LIKE_A_REGEX = re.compile(r"\.[*+]|\[.+\]|\\[dws]|\w\||^\^|\$$|^/.+/i?$")
 
 
 def skip_damage_option(command: Command) -> Command:
@@ -74,16 +78,20 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice,
     rmqlog head /data/store --topic Orders --since 2024-05-01T12:00:00Z
     rmqlog head /data/store --topic Orders --queue 2 --offset 100 -n 5
     """
-    from rmq_spark.cli.reading import clock_hint, first_messages, merged, message_columns
+    from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
+    from rmq_spark.cli.reading import first_messages, merged, message_columns
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
     tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
-    if not write_rows(output, merged(tables, names, filters.limit, last=False).to_batches(), names):
+    count = write_rows(output, merged(tables, names, filters.limit, last=False).to_batches(), names)
+    if not count:
         refuse_unknown_topic(filters, known_topics(stores))
         _refuse_offset_after_all(stores, filters)
-        if filters.limit:
-            return warn_of_damage(tolerance) or nothing(f"no message matches{clock_hint(stores, filters)}")
+    say_what_system_topics_have(stores, filters)
+    if not count and filters.limit:
+        hint = hint_of_nothing(stores, filters)
+        return warn_of_damage(tolerance) or nothing(f"no message matches{hint}")
     return warn_of_damage(tolerance)
 
 
@@ -129,7 +137,8 @@ def tail_(
     \b
     rmqlog tail -f /data/store --topic Orders --where "region = 'north'"
     """
-    from rmq_spark.cli.reading import chosen_queues, clock_hint, last_messages, merged, message_columns
+    from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
+    from rmq_spark.cli.reading import chosen_queues, last_messages, merged, message_columns
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
@@ -149,10 +158,13 @@ def tail_(
         last_messages(store, chosen_queues(store, filters), filters, names, filters.limit, tolerance)
         for store in stores
     ]
-    if not write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names):
+    count = write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names)
+    if not count:
         refuse_unknown_topic(filters, known_topics(stores))
-        if filters.limit:
-            return warn_of_damage(tolerance) or nothing(f"no message matches{clock_hint(stores, filters)}")
+    say_what_system_topics_have(stores, filters)
+    if not count and filters.limit:
+        hint = hint_of_nothing(stores, filters)
+        return warn_of_damage(tolerance) or nothing(f"no message matches{hint}")
     return warn_of_damage(tolerance)
 
 
@@ -165,10 +177,12 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
     """One message by its id, or by topic, queue and offset.
 
     The id is the one that a client reports (UNIQ_KEY), or an offset message id. All copies of the message are
-    shown. TOPIC/QUEUE@OFFSET names the message of a queue offset.
+    shown. TOPIC/QUEUE@OFFSET names the message of a queue offset; @last is the newest of the queue, @-5 the
+    fifth from its end.
 
     \b
     rmqlog get /data/store Orders/2@100
+    rmqlog get /data/store Orders/2@last
     rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001
     rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001 -o raw > body
     """
@@ -183,53 +197,52 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
         write(output, read_address(stores, address, names), names)
         return OK
     refuse_near_address(id)
-    founds = []
+    searches = []
     for store in stores:
         with Progress("get", 0) as progress:
-            founds.append(
-                store.find(
-                    message_id=id, columns=names, on_damage="DROPMALFORMED", on_scanned=progress.reach_of
-                )
+            found = store.find(
+                message_id=id, columns=names, on_damage="DROPMALFORMED", on_scanned=progress.reach_of
             )
-    batches = (batch for found in founds for batch in found.table.select(names).to_batches())
+            searches.append(_Search(store, "", found))
+    batches = (batch for each in searches for batch in each.found.table.select(names).to_batches())
     nothing = f"no message has the id {id!r}; rmqlog find searches keys, too"
-    return _report_search(stores, founds, write(output, batches, names), nothing)
+    return _report_search(searches, write(output, batches, names), nothing)
 
 
 @click.command("find")
 @from_one_look
 @store_argument()
-@click.argument("word", metavar="[WORD]", required=False)
+@click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--id", "message_id", metavar="ID", help="The message with this UNIQ_KEY or offset message id.")
 @click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
-@filter_options(*MESSAGE_FILTERS, "body")
+@keys_option
+@filter_options(*KEYLESS_FILTERS, "body", "ignore_case", "regex")
 @output_options(raw=True, body_form_as="--body-form")
 def find_(
     stores: list[MessageStore],
-    word: str | None,
+    words: tuple[str, ...],
     message_id: str | None,
     no_index: bool,
+    keys: tuple[str, ...],
     filters: MessageChoice,
     output: Output,
 ) -> int:
     """Messages by key, id, tag, time, body or condition.
 
-    WORD is a key or an id. Keys and ids are looked up in the index files; parts of the commitlog without an
-    index are scanned. --body reads every message that the other filters choose. stderr reports how the
-    messages were found and what was searched.
+    Each WORD is a key or an id. Keys and ids are looked up in the index files; parts of the commitlog without
+    an index are scanned. --body reads every message that the other filters choose; -i ignores case, and -E
+    takes a regular expression. stderr reports how the messages were found and what was searched.
 
     \b
     rmqlog find /data/store order-1234
-    rmqlog find /data/store --topic Orders --tag paid --since -2h
+    rmqlog find /data/store order-1234 order-1235
+    rmqlog find /data/store --topic Orders --tag 'paid || shipped' --since -2h
     rmqlog find /data/store --topic Orders --since -2h --body '"amount":0'
     """
-    from rmq_spark.cli.reading import clock_hint, find_in, find_word, message_columns
+    from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
+    from rmq_spark.cli.reading import message_columns
 
-    given = [
-        name
-        for name, value in (("WORD", word), ("--key", filters.key), ("--id", message_id))
-        if value is not None
-    ]
+    given = [name for name, value in (("WORD", words), ("--key", keys), ("--id", message_id)) if value]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are given together; use only one of them")
     if not given and replace(filters, include_system_topics=False, limit=None) == MessageChoice():
@@ -238,26 +251,73 @@ def find_(
             "rmqlog head and tail show messages without a condition, export writes all of them"
         )
     names = message_columns(output)
-    founds = [
-        find_in(store, replace(filters, message_id=message_id), names, use_index=not no_index)
-        if word is None
-        else find_word(store, word, filters, names, use_index=not no_index)
+    searches = [
+        _Search(
+            store,
+            word,
+            _found(store, word, replace(filters, message_id=message_id), bool(words), names, not no_index),
+        )
         for store in stores
+        for word in dict.fromkeys(words or keys or ("",))
     ]
-    count = write_rows(
-        output,
-        _limited((batch for found in founds for batch in found.table.select(names).to_batches()), filters),
-        names,
-    )
+    tables = [_merged([each.found.table for each in searches if each.store is store]) for store in stores]
+    batches = (batch for table in tables for batch in table.select(names).to_batches())
+    count = write_rows(output, _limited(batches, filters), names)
     hint = ""
+    if not given:
+        say_what_system_topics_have(stores, filters)
     if not count:
         refuse_unknown_topic(filters, known_topics(stores))
-        hint = clock_hint(stores, filters)
-    if word is not None and parse_address(word) is not None:
-        hint = f"; rmqlog get STORE {shown(word)} shows the message at this offset"
+        hint = hint_of_nothing(stores, filters, words or keys)
+    places = [word for word in words if parse_address(word) is not None]
+    if places:
+        hint = f"; rmqlog get STORE {shown(places[0])} shows the message at this offset"
     elif filters.body in BODY_FORMS:
         hint = f"; --body searches bodies for the text {filters.body}, --body-form sets the form of bodies"
-    return _report_search(stores, founds, count, f"no message matches{hint}")
+    elif isinstance(filters.body, str) and not hint and _LIKE_A_REGEX.search(filters.body):
+        hint = "; --body is a text: -E takes it as a regular expression, -i ignores case"
+    return _report_search(searches, count, f"no message matches{hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The search in one store for one word, "" for a search without keys."""
+
+    store: MessageStore
+    word: str
+    found: Found
+
+
+def _found(
+    store: MessageStore,
+    word: str,
+    filters: MessageChoice,
+    may_be_id: bool,
+    names: Sequence[str],
+    use_index: bool,
+) -> Found:
+    from rmq_spark.cli.reading import find_in, find_word
+
+    names = tuple(dict.fromkeys((*names, *_ORDER)))
+    if not word:
+        return find_in(store, filters, names, use_index=use_index)
+    if may_be_id:
+        return find_word(store, word, filters, names, use_index=use_index)
+    return find_in(store, replace(filters, key=word), names, use_index=use_index)
+
+
+def _merged(tables: Sequence[pa.Table]) -> pa.Table:
+    """The messages of all tables in the order of the commitlog, each once."""
+    if len(tables) == 1:
+        return tables[0]
+    import pyarrow as pa
+
+    columns = tables[0].schema.names
+    rows = pa.concat_tables([table.select(columns) for table in tables]).combine_chunks()
+    seen = {
+        place: i for i, place in enumerate(zip(*(rows[name].to_pylist() for name in _ORDER), strict=True))
+    }
+    return rows.take(pa.array([seen[place] for place in sorted(seen)], pa.int64()))
 
 
 def _limited(batches: Iterator[pa.RecordBatch], filters: MessageChoice) -> Iterator[pa.RecordBatch]:
@@ -266,18 +326,20 @@ def _limited(batches: Iterator[pa.RecordBatch], filters: MessageChoice) -> Itera
     return first_rows(batches, filters.limit)
 
 
-def _report_search(stores: list[MessageStore], founds: list[Found], count: int, nothing: str) -> int:
-    """Reports on stderr how each store's messages were found, and returns the exit code.
+def _report_search(searches: Sequence[_Search], count: int, nothing: str) -> int:
+    """Reports on stderr how the messages of each search were found, and returns the exit code.
 
     Raises NotFoundError with the text `nothing` if there is no message.
     """
-    for store, found in zip(stores, founds, strict=True):
-        broker = f"{shown(store.broker_name)}: " if len(stores) > 1 else ""
-        looked = (
-            f": {shown(str(found.searched))}" if found.searched.index_files or found.searched.scanned else ""
-        )
-        remark(f"{broker}{found.table.num_rows} found by {found.how}{looked}")
-    is_partial = any(found.searched.damaged_bytes or found.searched.lost for found in founds)
+    is_cluster = len({id(each.store) for each in searches}) > 1
+    has_words = len({each.word for each in searches}) > 1
+    for each in searches:
+        found, searched = each.found, each.found.searched
+        labels = ([each.store.broker_name] if is_cluster else []) + ([each.word] if has_words else [])
+        label = "".join(f"{shown(text)}: " for text in labels)
+        looked = f": {shown(str(searched))}" if searched.index_files or searched.scanned else ""
+        remark(f"{label}{found.table.num_rows} found by {found.how}{looked}")
+    is_partial = any(each.found.searched.damaged_bytes or each.found.searched.lost for each in searches)
     if not count and not is_partial:
         raise NotFoundError(nothing)
     return PARTIAL if is_partial else OK

@@ -67,7 +67,11 @@ def trace_(stores: list[MessageStore], id: str | None, filters: MessageChoice, o
         batches = [batch for store in stores for batch in store.trace(id).to_batches()]
         if not _is_only_a_key(batches):
             if not show_batches(output, batches, names, _TRACE):
-                raise NotFoundError(f"no message has the id or key {id!r}")
+                from rmq_spark.cli.hints import hint_of_nothing
+
+                raise NotFoundError(
+                    f"no message has the id or key {id!r}{hint_of_nothing(stores, filters, [id])}"
+                )
             return
         filters = replace(filters, key=id)
     _trace_key(stores, filters, output, names)
@@ -82,13 +86,15 @@ def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
 
 def _trace_key(stores: list[MessageStore], filters: MessageChoice, output: Output, names: list[str]) -> None:
     """The timelines of the messages with `--key`: a table for each, or rows with the column `msgId`."""
+    from rmq_spark.cli.hints import hint_of_nothing
     from rmq_spark.cli.reading import ids_of_key
 
     ids = ids_of_key(stores, filters)
     if not ids:
         refuse_unknown_topic(filters, known_topics(stores))
         of_topic = "" if filters.glob is None else f" of --topic {shown(filters.glob)}"
-        raise NotFoundError(f"no message{of_topic} has the key {filters.key!r}")
+        hint = hint_of_nothing(stores, filters)
+        raise NotFoundError(f"no message{of_topic} has the key {filters.key!r}{hint}")
     traced = ids[: filters.limit]
     events = {
         each: [batch for store in stores for batch in store.trace(each).to_batches()] for each in traced

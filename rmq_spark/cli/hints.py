@@ -1,0 +1,179 @@
+"""What a search says besides its rows: a near key, the property that was meant, matches in system topics.
+
+A hint must be cheap. It reads at most the newest `LOOKED_AT_MAX` messages, of at most `_QUEUES_MAX` queues
+with consume queue files, on a file system; where that is not enough, there is no hint, or the hint says so.
+Damage on the way is no error: the search itself reports what matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from rmq_spark.cli.reading import chosen_queues, clock_hint, read_range, wanted_range
+from rmq_spark.cli.remarks import remark
+from store_format.display.text import cut, first_names, shown
+from store_format.errors import StoreError
+from store_format.files.paths import is_remote
+from store_format.names import KEYS, TAGS, UNIQ_KEY, is_light_queue, nearest
+from store_format.read.choice import MessageChoice
+from store_format.read.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from store_format import MessageStore, Queue
+
+LOOKED_AT_MAX = 50_000  # messages: about 0.1 s of CPU time
+_QUEUES_MAX = 100
+_PLACE = ("physicalOffset", "queueOffset")
+_TEXT_COLUMNS = 60  # of a key in a sentence
+
+# Names that people give to RocketMQ's properties.
+_PROPERTIES = {"tag": TAGS, "tags": TAGS, "key": KEYS, "keys": KEYS, "msgid": UNIQ_KEY, "uniqkey": UNIQ_KEY}
+
+
+def hint_of_nothing(stores: Sequence[MessageStore], filters: MessageChoice, words: Sequence[str] = ()) -> str:
+    """The end of the sentence that no message matches; "" without a hint. `words` are searched keys."""
+    words = words or ([] if filters.key is None else [filters.key])
+    names: Sequence[str] = getattr(filters.where, "names", ())
+    hint = ""
+    if words or names:
+        looked = _look(stores, replace(filters, include_system_topics=True) if words else filters)
+        hint = _key_hint(words, looked) or _property_hint(names, looked)
+    return hint or clock_hint(stores, filters)
+
+
+def say_what_system_topics_have(
+    stores: Sequence[MessageStore], filters: MessageChoice, keys: Sequence[str] = ()
+) -> None:
+    """Says how many more messages match in system topics, which a search without -a leaves out.
+
+    With `keys`, messages with any of them match.
+    """
+    if filters.include_system_topics or not (filters.looks_at_messages or keys):
+        return
+    everywhere = replace(filters, include_system_topics=True, limit=None)
+    searches = [replace(everywhere, key=key) for key in keys] or [everywhere]
+    try:
+        counts = [_count(store, searches, _left_out(store, filters, everywhere)) for store in stores]
+    except StoreError as error:
+        remark(f"system topics were not searched: {error}")
+        return
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        remark("system topics were not searched; to search them, too: -a")
+    elif sum(known):
+        remark(f"{sum(known):,} more in system topics: -a")
+
+
+def _left_out(store: MessageStore, filters: MessageChoice, everywhere: MessageChoice) -> list[Queue]:
+    """The queues of system topics that only -a adds. Light queues show messages of other queues again."""
+    return [
+        queue
+        for queue in chosen_queues(store, everywhere)
+        if not filters.chooses_topic(queue.topic) and not is_light_queue(queue.topic)
+    ]
+
+
+def _count(store: MessageStore, searches: Sequence[MessageChoice], queues: Sequence[Queue]) -> int | None:
+    """How many messages of the queues match any of the searches; None if that is not cheap."""
+    if not queues:
+        return 0
+    if is_remote(store.path) or len(queues) > _QUEUES_MAX or any(queue.scanned for queue in queues):
+        return None
+    ranges = [(queue, *wanted_range(queue, searches[0], "FAILFAST")) for queue in queues]
+    if len(searches) * sum(stop - start for _, start, stop in ranges) > LOOKED_AT_MAX:
+        return None
+    places: set[tuple[int, int]] = set()
+    for search in searches:
+        for batch in read_range(ranges, search, _PLACE, Tolerance()):
+            places.update(zip(*(batch[name].to_pylist() for name in _PLACE), strict=True))
+    return len(places)
+
+
+# ---- what the newest messages have -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Looked:
+    """Keys and names of properties of the newest messages; of all chosen messages if `is_all`."""
+
+    keys: set[str] = field(default_factory=set)
+    properties: set[str] = field(default_factory=set)
+    messages: int = 0
+    is_all: bool = True
+
+    @property
+    def of_newest(self) -> str:
+        return "" if self.is_all else f" of the newest {self.messages:,} messages"
+
+
+def _look(stores: Sequence[MessageStore], filters: MessageChoice) -> _Looked:
+    looked = _Looked()
+    choice = MessageChoice(
+        glob=filters.glob, include_system_topics=filters.include_system_topics, queue_ids=filters.queue_ids
+    )
+    with suppress(StoreError, OSError):
+        for store in stores:
+            queues = [queue for queue in chosen_queues(store, choice) if not is_light_queue(queue.topic)]
+            seen = [] if is_remote(store.path) else [q for q in queues if q.scanned is None][:_QUEUES_MAX]
+            ranges = _newest(seen, LOOKED_AT_MAX // len(stores))
+            looked.is_all &= len(seen) == len(queues)
+            looked.is_all &= all(start == queue.min_offset for queue, start, _ in ranges)
+            for batch in read_range(ranges, MessageChoice(), ("keys", "properties"), Tolerance()):
+                looked.messages += batch.num_rows
+                looked.keys.update(batch["keys"].flatten().drop_null().to_pylist())
+                looked.properties.update(batch["properties"].keys.unique().to_pylist())
+    return looked
+
+
+def _newest(queues: Sequence[Queue], messages_max: int) -> list[tuple[Queue, int, int]]:
+    """Ranges of the newest messages; what a short queue does not need goes to the longer ones."""
+    ranges, left = [], messages_max
+    by_length = sorted(queues, key=lambda queue: queue.max_offset - queue.min_offset)
+    for i, queue in enumerate(by_length):
+        start = max(queue.min_offset, queue.max_offset - left // (len(by_length) - i))
+        ranges.append((queue, start, queue.max_offset))
+        left -= queue.max_offset - start
+    return ranges
+
+
+def _key_hint(words: Iterable[str], looked: _Looked) -> str:
+    """Keys that begin like a word, or differ in case only: a search takes a whole key as it is."""
+    for word in words:
+        start = word.rstrip("*").casefold()
+        near = sorted(key for key in looked.keys if start and key.casefold().startswith(start))
+        same = [key for key in near if key.casefold() == word.casefold() and key != word]
+        if same:
+            return f"; keys are case-sensitive, did you mean {_short(same[0])}?"
+        if near and word not in near:
+            count = f"{len(near):,} key{'s' * (len(near) != 1)}{looked.of_newest}"
+            begins = "begin" if len(near) != 1 else "begins"
+            typed = _short(near[0][: len(start)])
+            return f"; keys are whole and case-sensitive: {count} {begins} with {typed}"
+    return ""
+
+
+def _short(text: str) -> str:
+    return cut(shown(text), _TEXT_COLUMNS)
+
+
+def _property_hint(names: Iterable[str], looked: _Looked) -> str:
+    """The first name of --where that no message has as a property, and the property that was meant."""
+    by_lower = {name.lower(): name for name in looked.properties}
+    for name in names:
+        if name in looked.properties or not looked.messages:
+            continue
+        meant = (
+            by_lower.get(name.lower()) or _PROPERTIES.get(name.lower()) or nearest(name, looked.properties)
+        )
+        hint = (
+            f"did you mean {_short(meant)}?"
+            if meant
+            else f"they have {first_names(sorted(looked.properties))}"
+        )
+        if looked.is_all:
+            return f"; no message has a property {_short(name)}, {hint}"
+        return f"; none{looked.of_newest} has a property {_short(name)}, {hint}"
+    return ""
