@@ -61,8 +61,8 @@ class StoreRefusals:
             )
             if meaning:
                 raise UnsupportedFormatError(
-                    f"{self.opened}: cannot write to {meaning}, found {name}. It can be read; send messages "
-                    "through its broker, or write to another store"
+                    f"{self.opened}: cannot write to {meaning}, found {name}. Send messages through its "
+                    "broker, or write to another store"
                 )
 
     def refuse_rocksdb_queues(self) -> None:

@@ -232,4 +232,4 @@ def is_dledger_only(opened: Opened, commit_log_paths: Sequence[str]) -> bool:
     logs = opened.dledger_logs
     if commit_log_paths:
         return any(OtherFiles.is_below(path, log) for path in commit_log_paths for log in logs)
-    return bool(logs) and not opened.files.is_directory(f"{opened.path}/commitlog")
+    return bool(logs) and not opened.files.names(f"{opened.path}/commitlog", missing_ok=True)

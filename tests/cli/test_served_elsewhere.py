@@ -166,7 +166,12 @@ def test_ls_and_verify_name_a_compacted_topic(
 # ---- DLedger -----------------------------------------------------------------------------------------------
 
 
-def test_verify_names_a_dledger_store_and_does_not_send_to_recover(rmqlog: Runner, dledger: Path) -> None:
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_verify_names_a_dledger_store_and_does_not_send_to_recover(
+    rmqlog: Runner, dledger: Path, is_empty: bool
+) -> None:
+    if is_empty:  # as after an upgrade whose old files are gone
+        (dledger / "commitlog").mkdir()
     for options in ((), ("--commitlog", dledger / "dledger-n0/data")):
         done = rmqlog("verify", dledger, *options)
         assert done.code == 4
