@@ -117,6 +117,7 @@ format: $(DEV)/installed
 docs: $(DEV)/installed
 	$(DEV)/bin/python -m docs.reference
 	$(DEV)/bin/python -m docs.format_tables
+	$(DEV)/bin/python -m docs.chinese_blocks
 
 site: $(SITE)/installed
 	@$(SITE)/bin/python -m docs.site

@@ -140,7 +140,7 @@ def make_docs(root: Path) -> str:
     """Runs the commands of `make docs`; returns their output."""
     recipe = (root / "Makefile").read_text(encoding="utf-8").split("\ndocs:")[1].split("\n\n")[0]
     commands = re.findall(r"^\t\S+/python (.+)$", recipe, re.MULTILINE)
-    assert len(commands) == 2
+    assert len(commands) == 3
     return "".join(run(root, *command.split()) for command in commands)
 
 
@@ -515,6 +515,20 @@ def test_change_a_text(tmp_path: Path) -> None:
     section.append("reference.zh-CN.txt", f"\n{new}\n至少这么多分区；为此会拆分队列。\n")
     assert make_docs(tmp_path) == ""
     check(tmp_path, [section])
+
+
+def test_change_a_page_that_is_also_in_chinese(tmp_path: Path) -> None:
+    """An output changes, then the English page gets a section that the Chinese page lacks."""
+    section = Section(copied(tmp_path), "Change a page that is also in Chinese")
+    english, chinese = section.path("docs/howto-lag.md"), section.path("docs/howto-lag.zh-CN.md")
+    section.change(english, "[94, 135, 116, 116]", "[94, 135, 116, 117]")
+    assert make_docs(tmp_path) == ""
+    assert "[94, 135, 116, 117]" in (tmp_path / chinese).read_text(encoding="utf-8")
+    run(tmp_path, *PYTEST, "--quick", section.path("test_chinese.py"))
+    heading = "## Move a group\n"
+    section.change(english, heading, f"## A new section\n\n```sh\nls\n```\n\n{heading}")
+    with pytest.raises(AssertionError, match="Translate the text around a new block first"):
+        run(tmp_path, "-m", "docs.chinese_blocks")
 
 
 def add_a_layout(root: Path) -> Iterator[Section]:
