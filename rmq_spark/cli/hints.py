@@ -96,7 +96,7 @@ def _count(store: MessageStore, searches: Sequence[MessageChoice], queues: Seque
 
 
 @dataclass(slots=True)
-class _Looked:
+class _SeenNames:
     """Keys and names of properties of the newest messages; of all chosen messages if `is_all`."""
 
     keys: set[str] = field(default_factory=set)
@@ -109,8 +109,8 @@ class _Looked:
         return "" if self.is_all else f" of the newest {self.messages:,} messages"
 
 
-def _look(stores: Sequence[MessageStore], filters: MessageChoice) -> _Looked:
-    looked = _Looked()
+def _look(stores: Sequence[MessageStore], filters: MessageChoice) -> _SeenNames:
+    looked = _SeenNames()
     choice = MessageChoice(
         glob=filters.glob, include_system_topics=filters.include_system_topics, queue_ids=filters.queue_ids
     )
@@ -118,7 +118,7 @@ def _look(stores: Sequence[MessageStore], filters: MessageChoice) -> _Looked:
         for store in stores:
             queues = [queue for queue in chosen_queues(store, choice) if not is_light_queue(queue.topic)]
             seen = [] if is_remote(store.path) else [q for q in queues if q.scanned is None][:_QUEUES_MAX]
-            ranges = _newest(seen, LOOKED_AT_MAX // len(stores))
+            ranges = _newest_ranges(seen, LOOKED_AT_MAX // len(stores))
             looked.is_all &= len(seen) == len(queues)
             looked.is_all &= all(start == queue.min_offset for queue, start, _ in ranges)
             for batch in read_range(ranges, MessageChoice(), ("keys", "properties"), Tolerance()):
@@ -128,7 +128,7 @@ def _look(stores: Sequence[MessageStore], filters: MessageChoice) -> _Looked:
     return looked
 
 
-def _newest(queues: Sequence[Queue], messages_max: int) -> list[tuple[Queue, int, int]]:
+def _newest_ranges(queues: Sequence[Queue], messages_max: int) -> list[tuple[Queue, int, int]]:
     """Ranges of the newest messages; what a short queue does not need goes to the longer ones."""
     ranges, left = [], messages_max
     by_length = sorted(queues, key=lambda queue: queue.max_offset - queue.min_offset)
@@ -139,7 +139,7 @@ def _newest(queues: Sequence[Queue], messages_max: int) -> list[tuple[Queue, int
     return ranges
 
 
-def _key_hint(words: Iterable[str], looked: _Looked) -> str:
+def _key_hint(words: Iterable[str], looked: _SeenNames) -> str:
     """Keys that begin like a word, or differ in case only: a search takes a whole key as it is."""
     for word in words:
         start = word.rstrip("*").casefold()
@@ -159,7 +159,7 @@ def _short(text: str) -> str:
     return cut(shown(text), _TEXT_COLUMNS)
 
 
-def _property_hint(names: Iterable[str], looked: _Looked) -> str:
+def _property_hint(names: Iterable[str], looked: _SeenNames) -> str:
     """The first name of --where that no message has as a property, and the property that was meant."""
     by_lower = {name.lower(): name for name in looked.properties}
     for name in names:

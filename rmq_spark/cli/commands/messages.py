@@ -203,7 +203,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
             found = store.find(
                 message_id=id, columns=names, on_damage="DROPMALFORMED", on_scanned=progress.reach_of
             )
-            searches.append(_Search(store, "", found))
+            searches.append(_WordSearch(store, "", found))
     batches = (batch for each in searches for batch in each.found.table.select(names).to_batches())
     nothing = f"no message has the id {id!r}; rmqlog find searches keys, too"
     return _report_search(searches, write(output, batches, names), nothing)
@@ -252,7 +252,7 @@ def find_(
         )
     names = message_columns(output)
     searches = [
-        _Search(
+        _WordSearch(
             store,
             word,
             _found(store, word, replace(filters, message_id=message_id), bool(words), names, not no_index),
@@ -280,7 +280,7 @@ def find_(
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _WordSearch:
     """The search in one store for one word, "" for a search without keys."""
 
     store: MessageStore
@@ -326,7 +326,7 @@ def _limited(batches: Iterator[pa.RecordBatch], filters: MessageChoice) -> Itera
     return first_rows(batches, filters.limit)
 
 
-def _report_search(searches: Sequence[_Search], count: int, nothing: str) -> int:
+def _report_search(searches: Sequence[_WordSearch], count: int, nothing: str) -> int:
     """Reports on stderr how the messages of each search were found, and returns the exit code.
 
     Raises NotFoundError with the text `nothing` if there is no message.
