@@ -73,14 +73,14 @@ COMMANDS: dict[str, str] = {verb: module for family in FAMILIES.values() for ver
 
 _EXAMPLES = """
 Examples:
-  rmqlog info /data/store                          what is in this store?
-  rmqlog lag /data/store                           which group lags?
-  rmqlog retention /data/store                     who loses unread messages next?
-  rmqlog find /data/store order-1234               where is the message with this key or id?
-  rmqlog trace /data/store --key order-1234        what happened to it?
-  rmqlog get /data/store Orders/2@100              topic Orders, queue 2, offset 100
-  rmqlog tail -f /data/store --topic Orders        new messages as they come
-  rmqlog verify /data/store                        is a file damaged?
+  rmqlog info /data/store                    what is in this store?
+  rmqlog lag /data/store                     which group lags?
+  rmqlog retention /data/store               who loses unread messages next?
+  rmqlog find /data/store order-1234         where is this key or id?
+  rmqlog trace /data/store --key order-1234  what happened to it?
+  rmqlog get /data/store Orders/2@100        topic Orders, queue 2, offset 100
+  rmqlog tail -f /data/store --topic Orders  new messages as they come
+  rmqlog verify /data/store                  is a file damaged?
 
 rmqlog COMMAND --help shows the options and more examples.
 """

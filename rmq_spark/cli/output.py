@@ -430,23 +430,23 @@ def _write_table(
     measured = list(islice(left, measured_rows))
     if not measured:
         return
-    fitted = (
+    layout = (
         _fit_terminal(look, measured, names, times, len(measured) < measured_rows)
         if look.terminal_columns is not None and not look.wide
         else _Layout.measure(look, measured, list(names), times, None)
     )
-    if fitted is None:
+    if layout is None:
         for i, row in enumerate(chain(measured, left)):
             sys.stdout.write("\n" if i else "")
             _write_record(look, row, names, times)
         return
-    for line in fitted.head():
+    for line in layout.head():
         sys.stdout.write(line + "\n")
     for row in chain(measured, left):
-        sys.stdout.write(fitted.line(row) + "\n")
-    if fitted.left_out:
-        remark = f"left out: {', '.join(fitted.left_out)}; --wide shows all columns"
-        sys.stdout.write(painted(remark, DIM if look.colour else "") + "\n")
+        sys.stdout.write(layout.line(row) + "\n")
+    if layout.left_out:
+        remark = f"left out: {', '.join(layout.left_out)}; --wide shows all columns"
+        sys.stdout.write(painted(fitted(look, remark, indent=10), DIM if look.colour else "") + "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -636,7 +636,9 @@ def _write_record(look: _TableLook, row: Row, names: Sequence[str], times: Set[s
             value = look.zone.full(value)
         for label, text in _record_lines(name, value):
             label = painted(f"{label:<{longest}}", BOLD if look.colour else "")
-            sys.stdout.write(f"{label}  {painted(text, colour)}\n")
+            line = fitted(look, " " * (longest + len(_GAP)) + text, indent=longest + len(_GAP))
+            text = line[longest + len(_GAP) :]
+            sys.stdout.write(f"{label}{_GAP}{painted(text, colour)}\n")
 
 
 def _record_lines(name: str, value: object) -> Iterable[tuple[str, str]]:
@@ -655,6 +657,11 @@ def _record_lines(name: str, value: object) -> Iterable[tuple[str, str]]:
     return [(name, unit(value) + exact)]
 
 
+def fitted(look: _TableLook, line: str, *, indent: int) -> str:
+    """An escaped line of a report, wrapped for the terminal; elsewhere, and with --wide, as it is."""
+    return line if look.wide else wrapped(line, look.terminal_columns, indent)
+
+
 # ---- the last lines of a report ----------------------------------------------------------------------------
 
 
@@ -670,11 +677,6 @@ class Verdict:
 def is_report(output: Output) -> bool:
     """Whether the output is for people: rows alone go to stdout in all other formats, and with --columns."""
     return output.form == "table" and not output.columns
-
-
-def fitted(output: Output, line: str, *, indent: int) -> str:
-    """An escaped line of a report, wrapped for the terminal; elsewhere, and with --wide, as it is."""
-    return line if output.wide else wrapped(line, output.terminal_columns, indent)
 
 
 def write_verdict(output: Output, verdict: Verdict) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -64,8 +65,8 @@ RETRIED = "retry-dlq-5.5.0"
 
 
 def _places(rmqlog: Runner, *words: object) -> list[list[object]]:
-    rows = rmqlog.rows(*words, "--columns", "topic,queueId,queueOffset")
-    return sorted([list(row.values()) for row in rows], key=str)
+    lines = rmqlog(*words, "-o", "jsonl", "--columns", "topic,queueId,queueOffset").out.splitlines()
+    return [list(json.loads(line).values()) for line in lines]
 
 
 _KEY, _TAGS, _WHERE = ("--key", "k"), ("--tag", "TagA || Aa"), ("--where", "UNIQ_KEY IS NOT NULL")
@@ -129,12 +130,9 @@ def test_no_hint_for_a_key_that_is_near_to_none(rmqlog: Runner, golden: Golden) 
 
 @pytest.mark.parametrize("store", [STORE, "batchcq-5.5.0", "cluster-5.5.0"])
 def test_several_keys_are_the_messages_of_each(rmqlog: Runner, golden: Golden, store: str) -> None:
-    keys = [
-        key
-        for row in rmqlog.rows("find", golden(store), "-t", "*", "--columns", "keys")
-        for key in row["keys"] or ()
-    ]
-    chosen = sorted(set(keys))[:: max(len(set(keys)) // 4, 1)][:4]
+    lines = rmqlog("find", golden(store), "-t", "*", "-o", "jsonl", "--columns", "keys").out.splitlines()
+    keys = {key for line in lines for key in json.loads(line)["keys"] or ()}
+    chosen = sorted(keys)[:: max(len(keys) // 4, 1)][:4]
     assert len(chosen) == 4
     each = {tuple(place) for key in chosen for place in _places(rmqlog, "find", golden(store), key)}
     for words in (chosen, [word for key in chosen for word in ("--key", key)]):

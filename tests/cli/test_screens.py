@@ -7,11 +7,8 @@ commit them.
 from __future__ import annotations
 
 import os
-import random
 import re
-import string
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,11 +18,12 @@ from store_format.display.text import width
 from tests.support.cli_runs import without_disk
 from tests.support.fixtures import Golden
 from tests.support.terminals import ForkedTerminals, without_progress
+from tests.support.text_terminal import STORE, short_path
+from tests.support.text_terminal import seen as seen_in_text
 
 Screen = Callable[..., tuple[int, str]]
 SCREENS = Path(__file__).parent / "screens"
 COLUMNS = (80, 100, 120)
-STORE = "/data/store"  # in the recorded screens
 NOW = ("--now", "2026-11-22T04:00:00Z")
 
 # name -> (store, verb, other arguments, what identifies the rows and is in all screens)
@@ -50,18 +48,6 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
     "verify": ("crash-torn-5.5.0", "verify", (), ("120777", "1 message lost", "next:    rmqlog recover")),
     "verify-sound": ("basic-5.5.0", "verify", (), ("verdict: sound: 2,010 messages",)),
 }
-
-
-@contextmanager
-def short_path(store: Path) -> Iterator[str]:
-    """A link to the store whose path is as long as STORE: lines are wrapped where a user's lines are."""
-    letters = string.ascii_lowercase + string.digits
-    link = Path("/tmp") / "".join(random.SystemRandom().choices(letters, k=len(STORE) - len("/tmp/")))
-    link.symlink_to(store)
-    try:
-        yield str(link)
-    finally:
-        link.unlink()
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +78,15 @@ def test_the_recorded_screens(name: str, golden: Golden, screen: Screen) -> None
         recorded.parent.mkdir(exist_ok=True)
         recorded.write_text("\n".join(parts), encoding="utf-8")
     assert recorded.read_text(encoding="utf-8") == "\n".join(parts)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["lag", "tail", "verify", "info"])
+def test_a_text_terminal_shows_what_a_terminal_shows(name: str, golden: Golden, screen: Screen) -> None:
+    """The screens of all verbs are those of a text terminal."""
+    store, verb, more, _ = RUNS[name]
+    code, seen = screen(80, verb, golden(store), *more, NO_COLOR="1")
+    assert (code, without_progress(seen)) == seen_in_text(80, verb, golden(store), *more)
 
 
 @pytest.mark.process

@@ -6,14 +6,31 @@ A run in a pseudo-terminal needs a process. `tests.support.terminals` has such r
 from __future__ import annotations
 
 import io
+import random
+import string
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
 from rmq_spark.cli.main import main
 from tests.support.terminals import without_progress
+
+STORE = "/data/store"  # the path in recorded screens
+
+
+@contextmanager
+def short_path(store: Path) -> Iterator[str]:
+    """A link to the store whose path is as long as STORE: lines are wrapped where a user's lines are."""
+    letters = string.ascii_lowercase + string.digits
+    link = Path("/tmp") / "".join(random.SystemRandom().choices(letters, k=len(STORE) - len("/tmp/")))
+    link.symlink_to(store)
+    try:
+        yield str(link)
+    finally:
+        link.unlink()
 
 
 class TextTerminal(io.StringIO):
@@ -29,9 +46,7 @@ def columns_of_terminal(columns: int | None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         patch.setenv("NO_COLOR", "1")
-        patch.delenv("COLUMNS", raising=False)
-        if columns is not None:
-            patch.setenv("COLUMNS", str(columns))
+        patch.setenv("COLUMNS", str(columns or 80))  # the help is as wide in a pipe
         time.tzset()
         yield
     time.tzset()

@@ -12,7 +12,7 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import click
@@ -21,7 +21,7 @@ from rmq_spark.cli.cells import painted
 from rmq_spark.cli.completion import VARIABLE, default_store
 from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import open_all
-from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.output import Output, fitted, output_options
 from store_format.display.text import shown
 from store_format.errors import StoreError
 
@@ -259,20 +259,21 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
     )
     batch = batch_of(columns, [(check.name, check.state, check.found, check.advice) for check in checks])
     if output.form == "table" and not output.columns:
-        _print(output, checks)
+        print_checks(output, checks)
     else:
         show_batches(output, [batch], [column.name for column in columns])
     return PARTIAL if any(check.state == "fails" for check in checks) else OK
 
 
-def _print(output: Output, checks: list[Check]) -> None:
+def print_checks(output: Output, checks: Sequence[Check]) -> None:
+    """Prints a line for each check, wrapped for the terminal."""
     colours = {"ok": "32", "warning": "33", "fails": "31"}
     for check in checks:
-        word = painted(f"{check.state:<7}", colours[check.state] if output.colour else "")
-        print(
-            f"{word}  {check.name:<18}  {shown(check.found)}"
-            + (f". {shown(check.advice)}" if check.advice else "")
-        )
+        advice = f". {shown(check.advice)}" if check.advice else ""
+        label = f"{check.state:<7}  {check.name:<18}  "
+        line = fitted(output, f"{label}{shown(check.found)}{advice}", indent=len(label))
+        word = painted(line[:7], colours[check.state] if output.colour else "")
+        print(word + line[7:])
 
 
 def _default_store_check() -> Check:

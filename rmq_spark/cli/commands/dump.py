@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.address import parse_address, physical_places
-from rmq_spark.cli.cells import cell
+from rmq_spark.cli.cells import BOLD, cell, painted
 from rmq_spark.cli.exit_codes import DAMAGE, OK, NotFoundError
 from rmq_spark.cli.options import store_argument
-from rmq_spark.cli.output import Output, output_options, print_json, write_bytes
-from store_format.display.text import shown
+from rmq_spark.cli.output import Output, fitted, output_options, print_json, write_bytes
+from store_format.display.text import shown, width
 
 if TYPE_CHECKING:
     from store_format import MessageStore
     from store_format.message.single import UnitCheck, UnitField
 
 _LINE = 16
+_MARGIN = 9  # columns before the bytes
 _FIELD_BYTES_SHOWN = 256
 _UNREADABLE_BYTES = 256
 _UNIT_SIZE_MAX = 64 << 20
@@ -53,7 +54,7 @@ def dump_(stores: list[MessageStore], place: str, full: bool, output: Output) ->
             write_bytes(output, record.data)
         elif output.form == "table":
             sys.stdout.write("\n" * bool(i))
-            sys.stdout.writelines(f"{line}\n" for line in _hex_lines(record, full, output.colour))
+            sys.stdout.writelines(f"{line}\n" for line in _hex_lines(record, full, output))
         elif output.form != "json":
             _write_fields(output, record)
     return OK if all(record.is_whole for record in records) else DAMAGE
@@ -138,7 +139,38 @@ def _record_around(store: MessageStore, file_start: int, offset: int) -> int | N
 # ---- lines -------------------------------------------------------------------------------------------------
 
 
-def _hex_lines(record: _Record, full: bool, colour: bool) -> Iterator[str]:
+def _hex_lines(record: _Record, full: bool, output: Output) -> Iterator[str]:
+    """The record as lines. On a terminal that is too narrow, the meaning of a field is below its bytes."""
+    for line in _about_record(record):
+        yield fitted(output, line, indent=_MARGIN)
+    for field in record.fields():
+        about = f"  ({field.about})" if field.about else ""
+        note = f"{field.name} = {cell(field.value)}{about}"
+        part = record.data[field.start : field.start + field.size]
+        kept = part if full else part[:_FIELD_BYTES_SHOWN]
+        lines = [
+            f"{field.start + place:>7}  {_hex(kept[place : place + _LINE])}"
+            for place in range(0, len(kept), _LINE)
+        ]
+        if len(kept) < len(part):
+            lines.append(f"{'…':>7}  {len(part) - len(kept):,} more bytes; --full shows them")
+        if lines and _fits(output, f"{lines[0]}  {note}"):
+            yield f"{lines[0]}  {_emphasised(note, field.name, output)}"
+        elif lines:
+            below = fitted(output, " " * _MARGIN + note, indent=_MARGIN + 2)
+            yield f"{lines[0]}\n{_emphasised(below, field.name, output)}"
+        yield from lines[1:]
+
+
+def _fits(output: Output, line: str) -> bool:
+    return output.wide or output.terminal_columns is None or width(line) <= output.terminal_columns
+
+
+def _emphasised(note: str, name: str, output: Output) -> str:
+    return note.replace(name, painted(name, BOLD), 1) if output.colour else note
+
+
+def _about_record(record: _Record) -> Iterator[str]:
     where = f"byte {record.position} of {shown(record.path)}"
     yield f"physical offset {record.physical_offset}: {where}, {len(record.data)} bytes"
     if not record.is_whole:
@@ -148,16 +180,6 @@ def _hex_lines(record: _Record, full: bool, colour: bool) -> Iterator[str]:
         yield f"no message record at this offset ({check.kind}){at}: {reason}"
         if record.around is not None:
             yield f"the offset is inside of the record that begins at {record.around}"
-    for field in record.fields():
-        about = f"  ({field.about})" if field.about else ""
-        name = f"\x1b[1m{field.name}\x1b[0m" if colour else field.name
-        part = record.data[field.start : field.start + field.size]
-        kept = part if full else part[:_FIELD_BYTES_SHOWN]
-        for line in range(0, len(kept), _LINE):
-            note = f"  {name} = {cell(field.value)}{about}" if not line else ""
-            yield f"{field.start + line:>7}  {_hex(kept[line : line + _LINE])}{note}"
-        if len(kept) < len(part):
-            yield f"{'…':>7}  {len(part) - len(kept):,} more bytes; --full shows them"
 
 
 def _hex(data: bytes) -> str:

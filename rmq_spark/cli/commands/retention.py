@@ -21,7 +21,15 @@ from rmq_spark.cli.options import (
     now_option,
     store_argument,
 )
-from rmq_spark.cli.output import Output, Verdict, is_report, output_options, print_json, write_verdict
+from rmq_spark.cli.output import (
+    Output,
+    Verdict,
+    fitted,
+    is_report,
+    output_options,
+    print_json,
+    write_verdict,
+)
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.view_rows import KeepWhere, first_rows, keep_where, show_batches
 from store_format.display.rows import iso_utc, plain_rows
@@ -55,6 +63,7 @@ _BY_QUEUE: tuple[str, ...] = (
     "file",
     "expiresTimestamp",
 )
+_LABEL = 15  # columns of the names of facts
 _UNKNOWN = "which groups lose unread messages is not known"
 _LEVELS = {
     "normal": "normal",
@@ -100,7 +109,7 @@ def retention_(
 
     \b
     rmqlog retention /data/store
-    rmqlog retention /data/store --file-reserved-time 48 --delete-when 04 --tz Asia/Shanghai
+    rmqlog retention /data/store --delete-when 04 --tz Asia/Shanghai
     rmqlog retention /data/store --broker-conf /etc/rocketmq/broker.conf -l
     """
     from rmq_spark.broker import forecast
@@ -125,7 +134,10 @@ def retention_(
         return code
     for each in found:
         for line in _facts(each, output):
-            (print if is_report(output) else remark)(line)
+            if is_report(output):
+                print(fitted(output, line, indent=_LABEL))
+            else:
+                remark(line)
         if is_report(output):
             print()
     shown_columns = _BY_QUEUE if queues else _BY_TOPIC
@@ -180,7 +192,7 @@ def _facts(forecast: Forecast, output: Output) -> list[str]:
     ]
     if output.several_stores:
         facts.insert(0, ("broker", shown(forecast.store.broker_name)))
-    return [f"{label:<15}{text}" for label, text in facts]
+    return [f"{label:<{_LABEL}}{text}" for label, text in facts]
 
 
 def _next_deletion(forecast: Forecast, output: Output) -> str:
