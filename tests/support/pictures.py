@@ -17,6 +17,7 @@ from rmq_spark import charts
 from rmq_spark.demo import create
 from store_format.store import MessageStore
 from tests.support.terminals import screen, without_progress
+from tests.support.text_terminal import short_path
 
 DIRECTORY = Path(__file__).resolve().parent.parent.parent / "docs" / "images"
 END, _END_MS = "2026-11-22T12:00:00Z", 1_795_348_800_000
@@ -58,10 +59,11 @@ TERMINALS = (
 
 def recorded(terminal: Terminal, shop: str) -> str:
     """What the terminal shows, with its colours: the command, and its output on the demo store at `shop`."""
-    arguments = [shop if each == SHOP else each for each in terminal.arguments]
-    code, seen = screen(terminal.columns, *arguments, *terminal.clock)
+    with short_path(Path(shop), SHOP) as path:
+        arguments = [path if each == SHOP else each for each in terminal.arguments]
+        code, seen = screen(terminal.columns, *arguments, *terminal.clock)
     assert code == 0, seen
-    seen = without_progress(seen).replace(shop, SHOP)
+    seen = without_progress(seen).replace(path, SHOP)
     return f"\x1b[2m$\x1b[0m {terminal.command}\n{seen.rstrip()}\n"  # an empty line at the end, as a margin
 
 

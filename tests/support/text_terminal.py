@@ -22,10 +22,10 @@ STORE = "/data/store"  # the path in recorded screens
 
 
 @contextmanager
-def short_path(store: Path) -> Iterator[str]:
-    """A link to the store whose path is as long as STORE: lines are wrapped where a user's lines are."""
+def short_path(store: Path, named: str = STORE) -> Iterator[str]:
+    """A link to the store whose path is as long as `named`: lines are wrapped where a user's lines are."""
     letters = string.ascii_lowercase + string.digits
-    link = Path("/tmp") / "".join(random.SystemRandom().choices(letters, k=len(STORE) - len("/tmp/")))
+    link = Path("/tmp") / "".join(random.SystemRandom().choices(letters, k=len(named) - len("/tmp/")))
     link.symlink_to(store)
     try:
         yield str(link)
