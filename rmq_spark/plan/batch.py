@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.options.option import Earliest, Latest
-from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.options.read_options import WHOLE_QUEUE, ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
 from rmq_spark.plan.starts import Starts, open_stores, refuse_unknown, stated_offset
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StorePermissionError
+from store_format.files import paths
 from store_format.files.read import all_answered, one_look
 from store_format.names import QueueKey, is_light_queue
 from store_format.read.choice import MessageChoice
@@ -46,8 +47,7 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     planning = _Planning(options, starts)
     found = [planning.store_slices(store) for store in stores]
     if options.choice.has_topics or not planning.reads_all:  # else the options name nothing
-        read = map(MessageQueue.of, planning.queues)
-        refuse_unknown(stores, options, [*read, *starts.left_out])
+        refuse_unknown(stores, options, [*planning.read, *starts.left_out])
     if starts.clients is not None:
         return Plan(splits_of_clients(found, starts.clients), planning.lost)
     return Plan(make_splits(found, options, cores or available_cores()), planning.lost)
@@ -55,37 +55,48 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
 
 @dataclass(slots=True)
 class _Planning:
-    """Collects, store by store, the `queues` that are read and the number of `lost` messages."""
+    """Collects, store by store, the queues that are `read` and the number of `lost` messages."""
 
     options: ReadOptions
     starts: Starts
-    queues: list[Queue] = field(default_factory=list)
+    read: list[MessageQueue] = field(default_factory=list)
     lost: int = 0
     reads_all: bool = field(init=False)  # from the beginning of each queue to its end
+    takes_whole: bool = field(init=False)  # and all messages, in splits of any queues
 
     def __post_init__(self) -> None:
         edges = self.options.starting, self.options.ending
         is_stated = self.options.group is not None or any(each.entries for each in edges)
         self.reads_all = not is_stated and [each.default for each in edges] == [Earliest(), Latest()]
+        has_key = (self.options.choice.key, self.options.choice.message_id) != (None, None)
+        self.takes_whole = self.reads_all and not has_key and self.options.split_by != WHOLE_QUEUE
 
     def store_slices(self, store: Store) -> StoreSlices:
         there = find_queues(store, self.options.choice)
         found = StoreSlices(store, there.cuts)
-        by_key = _offsets_of_key(store, there.queues, self.options)
-        for queue in filter(self.starts.reads, there.queues):
+        if self.takes_whole and not any(map(paths.is_remote, (store.path, *store.commit_log_paths))):
+            found.whole = there.filed
+            if self.options.choice.has_topics:
+                self.read += [MessageQueue(topic, store.broker_name, number) for topic, number in there.filed]
+        else:
+            self._add(there.queues, found)
+        for queue in filter(self.starts.reads, there.scanned):
+            found.add(queue, self._slice(queue))
+        return found
+
+    def _add(self, queues: Sequence[Queue], found: StoreSlices) -> None:
+        by_key = _offsets_of_key(found.store, queues, self.options)
+        for queue in filter(self.starts.reads, queues):
             piece = self._slice(queue)
             if by_key is not None:
                 found.slices += narrowed(piece, by_key.get(queue.key, ()))
             elif piece.start < piece.stop:
                 found.slices.append(piece)
-        for queue in filter(self.starts.reads, there.scanned):
-            found.add(queue, self._slice(queue))
-        return found
 
     def _slice(self, queue: Queue) -> QueueSlice:
         """The offsets of the queue between the `starting…` and `ending…` options, cut to those that exist."""
         options, there = self.options, queue.range
-        self.queues.append(queue)
+        self.read.append(MessageQueue.of(queue))
         if self.reads_all:
             return QueueSlice(there, there.min_offset, there.max_offset)
         name = MessageQueue.of(queue)

@@ -14,7 +14,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby, pairwise, repeat
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.consume.consumer import MessageQueue, sort_queues
 from rmq_spark.options.read_options import COMMITLOG, QUEUE, WHOLE_QUEUE, ReadOptions
-from store_format.consumequeue.slices import QueueSlice
+from store_format.consumequeue.slices import QueueRanges, QueueSlice, WholeSlices
 from store_format.errors import OptionError
 from store_format.files import paths
 from store_format.files.client import StoredObject
@@ -51,7 +51,6 @@ _FILES_MIN = 4  # of a directory: so many go to every task that needs one of the
 _Floats = NDArray[np.float64]
 _Found = TypeVar("_Found")
 _Look = TypeVar("_Look")
-_Part = tuple[int, "_Sized"]  # the number of the slice, and the part
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class StoreSplit:
     store_path: str
     broker_name: str
     commit_log_paths: tuple[str, ...]
-    slices: tuple[QueueSlice, ...]
+    slices: Sequence[QueueSlice]
     scan: tuple[int, int] | None = None
     repeated: tuple[LogQueue, ...] = ()
     # of a store on object storage: those that the task needs, and the names of other files beside them
@@ -91,7 +90,7 @@ class Plan:
 
 @dataclass(slots=True)
 class StoreSlices:
-    """What a read takes from one store.
+    """What a read takes from one store: `whole` queues, and slices.
 
     No consume queue serves the `scanned` slices: the commitlog is walked for them, in parts that adjoin at
     the physical offsets `cuts`. `repeated` are those of their queues in which not all messages count.
@@ -99,6 +98,7 @@ class StoreSlices:
 
     store: Store
     cuts: list[int] = field(default_factory=list)
+    whole: QueueRanges = field(default_factory=lambda: QueueRanges.of({}))
     slices: list[QueueSlice] = field(default_factory=list)
     scanned: list[QueueSlice] = field(default_factory=list)
     repeated: list[LogQueue] = field(default_factory=list)
@@ -121,9 +121,9 @@ class StoreSlices:
         return StoreSlices(
             self.store,
             self.cuts,
-            list(filter(is_named, self.slices)),
-            list(filter(is_named, self.scanned)),
-            list(filter(is_named, self.repeated)),
+            slices=list(filter(is_named, self.slices)),
+            scanned=list(filter(is_named, self.scanned)),
+            repeated=list(filter(is_named, self.repeated)),
         )
 
 
@@ -135,8 +135,13 @@ def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) 
     # a request each: of many slices, their last messages are a sample
     is_sampled = sum(len(each.slices) for each in found) <= _SLICES_SAMPLED_MAX
     is_sampled = is_sampled or not any(paths.is_remote(each.store.path) for each in found)
-    sized = [piece for each in found for piece in _sized(each.store, each.slices, is_sampled)]
-    return (splits + _splits_along_log(sized, options, cores)) or [Split()]
+    parts = [
+        part
+        for each in found
+        for part in (_whole(each.store, each.whole), _sized(each.store, each.slices, is_sampled))
+        if len(part.slices)
+    ]
+    return (splits + _splits_along_log(parts, options, cores)) or [Split()]
 
 
 def _files_of(stores: Iterable[str]) -> Files:
@@ -157,10 +162,10 @@ def splits_of_clients(
 def _whole_shares(own: StoreSlices) -> Iterator[StoreSplit]:
     """The slices as they are, in at most two shares: by the consume queues, and by one scan of the log."""
     if own.slices:
-        yield _share(own.store, own.slices)
+        yield _share(own.store, tuple(own.slices))
     if own.scanned:
         scan = own.cuts[0], own.cuts[-1]
-        yield replace(_share(own.store, own.scanned, scan), repeated=tuple(own.repeated))
+        yield replace(_share(own.store, tuple(own.scanned), scan), repeated=tuple(own.repeated))
 
 
 def _splits_of_queues(found: Sequence[StoreSlices]) -> list[Split]:
@@ -247,25 +252,33 @@ def _split_size(total: int, options: ReadOptions, queues: int, cores: int) -> tu
 # ---- splits ------------------------------------------------------------------------------------------------
 
 
-def _splits_along_log(slices: Sequence[_Sized], options: ReadOptions, cores: int) -> list[Split]:
+def _splits_along_log(parts: Sequence[_SizedSlices], options: ReadOptions, cores: int) -> list[Split]:
     """Each split is a stretch of the log; with splitBy=commitlog exactly, else small queues stay whole."""
-    if not slices:
+    if not parts:
         return []
-    total = sum(each.bytes for each in slices)
-    size, wanted = _split_size(total, options, len(slices), cores)
+    slices = _AllSlices(parts)
+    total = int(slices.bytes.sum())
+    size, wanted = _split_size(total, options, len(slices.bytes), cores)
     groups = _groups_along_log(
         slices, max(wanted, -(-total // size)), size, strict=options.split_by == COMMITLOG
     )
-    ranges = _physical_ranges(chain.from_iterable(groups))
-    return [Split(tuple(_shares(members, ranges))) for members in groups]
+    ranges = _physical_ranges(chain.from_iterable(map(slices.members, groups))) if slices.are_remote else {}
+    return [Split(tuple(_shares(slices, members, ranges))) for members in groups]
 
 
-def _shares(slices: Sequence[_Sized], ranges: Mapping[int, tuple[int, int]]) -> Iterator[StoreSplit]:
+def _shares(
+    slices: _AllSlices, members: NDArray[np.int64], ranges: Mapping[int, tuple[int, int]]
+) -> Iterator[StoreSplit]:
+    whole = slices.whole(members)
+    if whole is not None:
+        for store, queues in whole:
+            yield _share(store, WholeSlices(queues), None, ranges)
+        return
     found: dict[str, tuple[Store, list[QueueSlice]]] = {}
-    for store, mine in groupby(slices, _STORE):
+    for store, mine in groupby(slices.members(members), _STORE):
         found.setdefault(store.path, (store, []))[1].extend(map(_SLICE, mine))
     for store, pieces in found.values():
-        yield _share(store, pieces, None, ranges)
+        yield _share(store, tuple(pieces), None, ranges)
 
 
 def _share(
@@ -277,7 +290,7 @@ def _share(
     """The share, with the objects that its task needs: of the files of the log and of its queues, those in
     which its messages and entries are.
     """
-    share = StoreSplit(store.path, store.broker_name, store.commit_log_paths, tuple(slices), scan)
+    share = StoreSplit(store.path, store.broker_name, store.commit_log_paths, slices, scan)
     if not any(map(paths.is_remote, (store.path, *store.commit_log_paths))):
         return share
     ranges: dict[str, tuple[int, int]] = {}
@@ -352,7 +365,7 @@ def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterat
     if not found.scanned:
         return
     for scan in pairwise(_scan_edges(found.cuts, options, len(found.scanned), cores)):
-        yield replace(_share(found.store, found.scanned, scan), repeated=tuple(found.repeated))
+        yield replace(_share(found.store, tuple(found.scanned), scan), repeated=tuple(found.repeated))
 
 
 def _scan_edges(cuts: Sequence[int], options: ReadOptions, queues: int, cores: int) -> list[int]:
@@ -378,53 +391,149 @@ class _Sized(NamedTuple):
 _STORE, _SLICE = itemgetter(0), itemgetter(1)
 
 
-def _sized(store: Store, slices: Sequence[QueueSlice], is_sampled: bool) -> Iterator[_Sized]:
-    """The slices of a store with the estimated bytes of their messages, at most those of its log."""
-    log_bytes = store.log.size_bytes
+class _SizedSlices(NamedTuple):
+    """Slices of a store: the estimated bytes and the number of their messages, and about the physical offset
+    of the middle of each, if its queue grew evenly.
+    """
+
+    store: Store
+    slices: Sequence[QueueSlice]
+    bytes: NDArray[np.int64]
+    messages: NDArray[np.int64]
+    middles: _Floats
+
+
+def _sized(store: Store, slices: Sequence[QueueSlice], is_sampled: bool) -> _SizedSlices:
+    """The slices of a store, each of at most the bytes of its log."""
     if paths.is_remote(store.path):
         looked = files_at(store.path).look_at_each(slices, lambda each: estimate_bytes(each, is_sampled))
         sizes = [size for _, size in looked]
     else:
         sizes = [estimate_bytes(each, is_sampled) for each in slices]
-    return map(_Sized._make, zip(repeat(store), slices, [min(size, log_bytes) for size in sizes]))
+    held = np.minimum(np.array(sizes, np.int64), store.log.size_bytes)
+    edges = np.array([(start, stop) for _, start, stop in slices], np.int64).reshape(-1, 2)
+    return _SizedSlices(store, slices, held, edges[:, 1] - edges[:, 0], _middles(store, slices))
 
 
-def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict: bool) -> list[list[_Sized]]:
+def _whole(store: Store, queues: QueueRanges) -> _SizedSlices:
+    """`_sized` of queues of a local store that are read whole, if they have messages."""
+    filled = queues.columns["min_offset"] < queues.columns["max_offset"]
+    queues = queues if filled.all() else queues.rows(np.flatnonzero(filled))
+    slices, columns = WholeSlices(queues), queues.columns
+    messages = columns["max_offset"] - columns["min_offset"]
+    first, last = columns["first_physical_offset"], columns["last_physical_offset"]
+    size = columns["last_size"]
+    held = np.maximum(np.minimum(messages * size, last + size - np.maximum(first, 0)), 1)
+    middles = first + np.trunc((last - first) / 2)
+    others = list(queues.others)
+    held[others] = [estimate_bytes(slices[i]) for i in others]
+    middles[others] = _middles(store, [slices[i] for i in others])
+    return _SizedSlices(store, slices, np.minimum(held, store.log.size_bytes), messages, middles)
+
+
+def _middles(store: Store, slices: Sequence[QueueSlice]) -> _Floats:
+    rows = list[tuple[int, ...]]()
+    for queue, start, stop in slices:
+        bounds, low, high = queue.bounds, queue.min_offset, queue.max_offset
+        if bounds is None:
+            rows.append((store.log.min_offset, store.log.min_offset, 0, 1))
+        else:
+            places = bounds.first_physical_offset, bounds.last_physical_offset
+            rows.append((*places, start + stop - 2 * low, 2 * max(high - low, 1)))
+    first, last, passed, whole = np.array(rows, np.float64).reshape(-1, 4).T
+    middles: _Floats = first + np.trunc((last - first) * (passed / whole))
+    return middles
+
+
+class _AllSlices:
+    """The slices of a read, with the numbers from 0 on, and parts of them, with the numbers behind."""
+
+    def __init__(self, found: Sequence[_SizedSlices]) -> None:
+        self.axis = _Axis(each.store for each in found)
+        self._found, self._cut, self._cut_of = found, list[_Sized](), list[int]()
+        self._ends = np.cumsum([len(each.slices) for each in found])
+        self.bytes = np.concatenate([each.bytes for each in found])
+        self.messages = np.concatenate([each.messages for each in found])
+
+    @property
+    def are_remote(self) -> bool:
+        """Whether the messages of any slice are on object storage."""
+        return any(
+            map(paths.is_remote, chain.from_iterable(each.store.commit_log_paths for each in self._found))
+        )
+
+    def slice(self, number: int) -> _Sized:
+        """The slice or part of a number."""
+        if number >= len(self.bytes):
+            return self._cut[number - len(self.bytes)]
+        at = int(np.searchsorted(self._ends, number, side="right"))
+        store, slices, *_ = self._found[at]
+        return _Sized(store, slices[number - int(self._ends[at])], int(self.bytes[number]))
+
+    def members(self, numbers: NDArray[np.int64]) -> list[_Sized]:
+        """The slices and parts of these numbers."""
+        return [self.slice(number) for number in numbers.tolist()]
+
+    def whole(self, numbers: NDArray[np.int64]) -> list[tuple[Store, QueueRanges]] | None:
+        """Which queues of each store are read whole, if the numbers are those of no other slices."""
+        of, found = np.searchsorted(self._ends, numbers, side="right"), []
+        for at in np.flatnonzero(np.bincount(of, minlength=1)).tolist():
+            each = self._found[at] if at < len(self._found) else None
+            if each is None or not isinstance(each.slices, WholeSlices):
+                return None
+            rows = numbers[of == at] - int(self._ends[at]) + len(each.slices)
+            found.append((each.store, each.slices.queues.rows(rows)))
+        return found
+
+    def add_part(self, number: int, part: _Sized) -> int:
+        """Returns the number of a part of the slice of a number."""
+        self._cut.append(part)
+        self._cut_of.append(number)
+        return len(self.bytes) + len(self._cut) - 1
+
+    def columns(self) -> tuple[NDArray[np.int64], _Floats, NDArray[np.int64]]:
+        """Of all slices and parts the bytes, the middles on the axis, and the number of the slice."""
+        middles = [self.axis.places(each.store, each.middles) for each in self._found]
+        for store, mine in groupby(self._cut, _STORE):
+            middles.append(self.axis.places(store, _middles(store, [*map(_SLICE, mine)])))
+        held = np.concatenate((self.bytes, np.array([each.bytes for each in self._cut], np.int64)))
+        of = np.concatenate((np.arange(len(self.bytes)), np.array(self._cut_of, np.int64)))
+        return held, np.concatenate(middles), of
+
+
+def _groups_along_log(slices: _AllSlices, count: int, size: int, *, strict: bool) -> list[NDArray[np.int64]]:
     """At most `count` groups of about equal bytes, in the order of the log; within a group as in `slices`.
 
     With `strict` a group has exactly what lies in its stretch. Otherwise small slices are not cut at every
     edge, and a part in one group may lie in the stretch of a neighbour; no part has more than `size`
     estimated bytes.
     """
-    axis = _Axis(slices)
-    held = np.array([each.bytes for each in slices], np.int64)
-    numbers = np.full(len(slices), count) if strict else _numbers_of_parts(slices, held, count, size)
-    several = [(slices[i], int(numbers[i])) for i in np.flatnonzero(numbers > 1).tolist()]
+    axis, held = slices.axis, slices.bytes
+    numbers = np.full(len(held), count) if strict else _numbers_of_parts(slices, count, size)
+    several = [(slices.slice(i), int(numbers[i])) for i in np.flatnonzero(numbers > 1).tolist()]
     edges = axis.edges([each for each, _ in several], count) if len(several) > 1 else None
     looked = _files_of(axis.bases).look_at_each(several, lambda found: list(_cut(*found, edges, axis)))
     is_whole = (numbers == 1) & (strict | (held <= size))  # of 10,000 queues, nearly all
-    classes = {(0, count): [(i, slices[i]) for i in np.flatnonzero(is_whole).tolist()]}
+    classes = {(0, count): np.flatnonzero(is_whole).tolist()}
     for i in np.flatnonzero(~is_whole).tolist():
         number = int(numbers[i])
-        for at, part in next(looked)[1] if number > 1 else [(0, slices[i])]:
+        for at, part in next(looked)[1] if number > 1 else [(0, slices.slice(i))]:
             between = count * at // number, count * (at + 1) // number
             pieces = [part] if strict or part.bytes <= size else _cut_to_size(part, size)
-            classes.setdefault(between, []).extend([(i, piece) for piece in pieces])
-    spread = [_spread(members, *between, axis) for between, members in classes.items()]
-    members = [member for each, _ in spread for member in each]
-    groups = np.concatenate([each for _, each in spread])
-    order = np.lexsort((np.array([i for i, _ in members]), groups))
-    parts = [members[at][1] for at in order.tolist()]
-    ends = np.append(np.flatnonzero(np.diff(groups[order])) + 1, len(parts)).tolist()
-    return [parts[start:end] for start, end in pairwise([0, *ends])]
+            classes.setdefault(between, []).extend([slices.add_part(i, piece) for piece in pieces])
+    held, middles, of = slices.columns()
+    spread = [
+        _spread(np.array(members, np.int64), *between, held, middles) for between, members in classes.items()
+    ]
+    members, groups = map(np.concatenate, zip(*spread, strict=True))
+    order = np.lexsort((of[members], groups))
+    return np.split(members[order], np.flatnonzero(np.diff(groups[order])) + 1)
 
 
-def _numbers_of_parts(
-    slices: Sequence[_Sized], held: NDArray[np.int64], count: int, size: int
-) -> NDArray[np.int64]:
-    messages = np.array([each.slice.stop - each.slice.start for each in slices], np.int64)
-    wanted = np.maximum(-(-held // size), held // _PART_BYTES)
-    return np.maximum(np.minimum(np.minimum(messages, count), wanted), 1)
+def _numbers_of_parts(slices: _AllSlices, count: int, size: int) -> NDArray[np.int64]:
+    wanted = np.maximum(-(-slices.bytes // size), slices.bytes // _PART_BYTES)
+    numbers: NDArray[np.int64] = np.maximum(np.minimum(np.minimum(slices.messages, count), wanted), 1)
+    return numbers
 
 
 def _cut(each: _Sized, number: int, edges: _Floats | None, axis: _Axis) -> Iterator[tuple[int, _Sized]]:
@@ -455,54 +564,43 @@ def _cut_to_size(sized: _Sized, size: int) -> list[_Sized]:
     ]
 
 
-def _spread(members: list[_Part], low: int, high: int, axis: _Axis) -> tuple[list[_Part], NDArray[np.int64]]:
-    """The parts, and the number of the group of each: as many bytes to each group [low, high), in the order
-    of the log.
+def _spread(
+    members: NDArray[np.int64], low: int, high: int, held: NDArray[np.int64], middles: _Floats
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The members, and the number of the group of each: as many bytes to each group [low, high), in the order
+    of the log. `held` and `middles` are those of all slices and parts.
     """
     count = high - low
-    if count == 1 or not members:
+    if count == 1 or not len(members):
         return members, np.full(len(members), low, np.int64)
-    order = np.argsort(axis.middles([part for _, part in members]), kind="stable").tolist()
-    members = [members[i] for i in order]
-    held = [part.bytes for _, part in members]
-    middles = np.cumsum(np.array(held, np.float64) * 2) - held
-    ends = [-(-2 * sum(held) * number // count) for number in range(1, count)]
-    return members, low + np.searchsorted(np.array(ends, np.float64), middles, side="right")
+    members = members[np.argsort(middles[members], kind="stable")]
+    mine = held[members]
+    places, total = np.cumsum(mine.astype(np.float64) * 2) - mine, int(mine.sum())
+    ends = [-(-2 * total * number // count) for number in range(1, count)]
+    return members, low + np.searchsorted(np.array(ends, np.float64), places, side="right")
 
 
 class _Axis:
     """The logs of the stores, one behind the other, as numbers from 0 on."""
 
-    def __init__(self, slices: Sequence[_Sized]) -> None:
+    def __init__(self, stores: Iterable[Store]) -> None:
         self.bases: dict[str, int] = {}  # by the path of the store
         end = 0
-        for store, _ in groupby(map(_STORE, slices)):
+        for store in stores:
             if store.path not in self.bases:
                 self.bases[store.path] = end
                 end += store.log.stop - store.log.min_offset
+
+    def places(self, store: Store, physical: _Floats) -> _Floats:
+        """Where physical offsets of one store are."""
+        found: _Floats = self.bases[store.path] - store.log.min_offset + physical
+        return found
 
     def physical(self, store: Store, places: _Floats) -> NDArray[np.int64]:
         """The physical offsets in one store; places in other stores lie before its log or behind it."""
         log = store.log
         offsets = places - self.bases[store.path] + log.min_offset
         return np.clip(offsets, log.min_offset, log.stop).astype(np.int64)
-
-    def middles(self, slices: Sequence[_Sized]) -> _Floats:
-        """About where the middle of each slice is, if its queue grew evenly."""
-        rows = list[tuple[int, ...]]()
-        for store, mine in groupby(slices, _STORE):
-            base = self.bases[store.path]
-            begin = base - store.log.min_offset
-            for _, (queue, start, stop), _ in mine:
-                bounds, low, high = queue.bounds, queue.min_offset, queue.max_offset
-                if bounds is None:
-                    rows.append((base, base, 0, 1))
-                else:
-                    first, last = bounds.first_physical_offset, bounds.last_physical_offset
-                    rows.append((begin + first, begin + last, start + stop - 2 * low, 2 * max(high - low, 1)))
-        first, last, passed, whole = np.array(rows, np.float64).T
-        middles: _Floats = first + np.trunc((last - first) * (passed / whole))
-        return middles
 
     def edges(self, slices: Sequence[_Sized], count: int) -> _Floats:
         """The places 0 to `count` on the axis between which the slices have about the same bytes.

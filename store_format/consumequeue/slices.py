@@ -1,21 +1,23 @@
 """A queue of a snapshot, and slices of it as plain values that travel to tasks: how slices are cut, and the
-units of a slice.
+units of a slice. Many queues are columns of arrays (`QueueRanges`): of 10,000 queues, objects would take
+longer than the reads of their files.
 
 `read/queue_reader.py` reads the messages that the units point at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format.consumequeue.files import LAYOUTS, QueueBounds, QueueKind, place_in_files
-from store_format.consumequeue.units import RULES
+from store_format.consumequeue.units import RULES, SHORT_QUEUE, FiledQueue
 from store_format.layouts import CQ_UNIT, OFFSET_MAX
+from store_format.names import QueueKey
 
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
 _SPLIT_WHOLE_MAX = 1 << 16  # to be cut, a slice up to this many entries is read; a longer one is bisected …
@@ -187,3 +189,148 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
         else:
             high = int(offsets[0]) if low <= int(offsets[0]) <= middle else middle
     return low
+
+
+# ---- many queues -------------------------------------------------------------------------------------------
+
+
+class QueueRanges(Mapping[QueueKey, QueueRange]):
+    """Queues in the order of a look. `columns` has a row (`SHORT_QUEUE`) for each: all that is known of a
+    queue of `short_queues`, and of the queues `others`, by the number of their row, what `_row_of` says.
+    """
+
+    __slots__ = ("_numbers", "columns", "commit_log_min", "directories", "keys_in_order", "others")
+
+    def __init__(
+        self,
+        keys: Sequence[QueueKey],
+        directories: Sequence[str],
+        columns: NDArray[np.void],
+        commit_log_min: int,
+        others: dict[int, QueueRange],
+    ) -> None:
+        self.keys_in_order, self.directories, self.columns = keys, directories, columns
+        self.commit_log_min, self.others = commit_log_min, others
+        self._numbers: dict[QueueKey, int] | None = None
+
+    @staticmethod
+    def of(queues: Mapping[QueueKey, QueueRange]) -> QueueRanges:
+        """The table of any queues."""
+        if isinstance(queues, QueueRanges):
+            return queues
+        columns = np.array([_row_of(queue) for queue in queues.values()], SHORT_QUEUE)
+        return QueueRanges([*queues], [""] * len(queues), columns, 0, dict(enumerate(queues.values())))
+
+    @staticmethod
+    def of_look(
+        filed: Sequence[FiledQueue],
+        short: NDArray[np.int64],
+        commit_log_min: int,
+        others: dict[int, QueueRange],
+    ) -> QueueRanges:
+        """The table of those of the queues that `short` has, as `short_queues` returns them, and `others`, by
+        their places. Of two queues with one name, the last one counts.
+        """
+        columns = np.zeros(len(filed), SHORT_QUEUE)
+        columns[short[:, 0]] = short[:, 1:].copy().view(SHORT_QUEUE)[:, 0]
+        for number, queue in others.items():
+            columns[number] = _row_of(queue)
+        keys = [(topic, queue_id) for topic, queue_id, _, _ in filed]
+        table = QueueRanges(keys, [each.directory for each in filed], columns, commit_log_min, others)
+        if len(short) + len(others) < len(filed):
+            table = table.rows(np.sort(np.concatenate((short[:, 0], np.array([*others], np.int64)))))
+        if len(table.numbers) < len(table):
+            table = table.rows(np.array([*table.numbers.values()], np.int64))
+        return table
+
+    @property
+    def numbers(self) -> dict[QueueKey, int]:
+        """The number of the row of each queue."""
+        if self._numbers is None:
+            self._numbers = dict(zip(self.keys_in_order, range(len(self.keys_in_order)), strict=True))
+        return self._numbers
+
+    def rows(self, numbers: NDArray[np.int64]) -> QueueRanges:
+        """The queues of these rows."""
+        every, others = numbers.tolist(), self.others
+        return QueueRanges(
+            [self.keys_in_order[i] for i in every],
+            [self.directories[i] for i in every],
+            self.columns[numbers],
+            self.commit_log_min,
+            {at: others[i] for at, i in enumerate(every) if i in others} if others else {},
+        )
+
+    def without(self, keys: Collection[QueueKey]) -> QueueRanges:
+        """The queues without these."""
+        gone = [self.numbers[key] for key in keys if key in self.numbers]
+        return self.rows(np.delete(np.arange(len(self)), gone)) if gone else self
+
+    def changed(self, queues: Mapping[QueueKey, QueueRange]) -> QueueRanges:
+        """The queues, some of which are other ones now."""
+        if not queues:
+            return self
+        columns, others = self.columns.copy(), dict(self.others)
+        for key, queue in queues.items():
+            number = self.numbers[key]
+            columns[number], others[number] = _row_of(queue), queue
+        return QueueRanges(self.keys_in_order, self.directories, columns, self.commit_log_min, others)
+
+    def queue(self, number: int) -> QueueRange:
+        """The queue of a row."""
+        found = self.others.get(number)
+        if found is not None:
+            return found
+        size, file, low, high, *places = self.columns[number].item()
+        topic, queue_id = self.keys_in_order[number]
+        edges = (low, high, low, high, *places)
+        bounds = QueueBounds(
+            topic, queue_id, self.directories[number], "simple", size, file, file, self.commit_log_min, *edges
+        )
+        return QueueRange(topic, queue_id, low, high, bounds)
+
+    def __getitem__(self, key: QueueKey) -> QueueRange:
+        return self.queue(self.numbers[key])
+
+    def __iter__(self) -> Iterator[QueueKey]:
+        return iter(self.keys_in_order)
+
+    def __len__(self) -> int:
+        return len(self.keys_in_order)
+
+
+class WholeSlices(Sequence[QueueSlice]):
+    """The slices of queues of a table that are read from their first to their last offset."""
+
+    __slots__ = ("queues",)
+
+    def __init__(self, queues: QueueRanges) -> None:
+        self.queues = queues
+
+    @overload
+    def __getitem__(self, number: int) -> QueueSlice: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Self: ...
+
+    def __getitem__(self, number: int | slice) -> QueueSlice | Self:
+        if isinstance(number, slice):
+            return type(self)(self.queues.rows(np.arange(len(self))[number]))
+        queue = self.queues.queue(range(len(self))[number])
+        return QueueSlice(queue, queue.min_offset, queue.max_offset)
+
+    def __len__(self) -> int:
+        return len(self.queues)
+
+
+def _row_of(queue: QueueRange) -> tuple[int, ...]:
+    """The row of a queue: the length and the start of its files, 0 without files; the offsets; the physical
+    offset of the first message and of the last one, -1 without it; and the size of the last message if it is
+    that of the newest entry of a simple queue's files, else 0.
+    """
+    bounds = queue.bounds
+    if bounds is None:
+        return 0, 0, queue.min_offset, queue.max_offset, -1, -1, 0
+    is_newest = bounds.kind == "simple" and bounds.max_offset == queue.max_offset
+    places = bounds.first_physical_offset, bounds.last_physical_offset, bounds.last_size * is_newest
+    return bounds.file_size, bounds.first_file, queue.min_offset, queue.max_offset, *places

@@ -510,6 +510,18 @@ _BLOCK_SIZE = 4096
 _FEW_UNITS = 24  # of a block: of most queues, the rest is empty
 _QUEUES_AT_ONCE = 256  # whose blocks stay in a processor's cache
 
+# of a queue of `short_queues`, with the names of QueueBounds: the first file is the last one, and the offsets
+# are the units
+SHORT_QUEUE = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("file_size", "first_file", "min_offset", "max_offset"),
+            *("first_physical_offset", "last_physical_offset", "last_size"),
+        )
+    ]
+)
+
 
 def short_queues(
     found: Sequence[FiledQueue],
@@ -517,19 +529,20 @@ def short_queues(
     *,
     commit_log_stop: int | None = None,
     clean: bool = False,
-) -> dict[str, QueueBounds]:
+) -> NDArray[np.int64]:
     """The bounds, as `FiledQueue.bounds` says, of simple queues that end in the first block of their only
-    file, by directory: as whole arrays, because a broker with 10,000 queues has mostly such ones.
+    file: a row has the place of the queue among `found`, and the fields of SHORT_QUEUE. As whole arrays,
+    because a broker with 10,000 queues has mostly such ones.
 
     `found` are local directories. Every other queue is left out, and one that shows something else than
     entries of messages in the log, and zeros behind them.
     """
-    is_valid, bounds = _valid_below(valid_units, commit_log_stop), dict[str, QueueBounds]()
-    simple = [
-        each for each in found if each.kind == "simple" and each.topic.isascii()
+    is_valid, rows = _valid_below(valid_units, commit_log_stop), [np.empty((0, 8), np.int64)]
+    places = [
+        place for place, each in enumerate(found) if each.kind == "simple" and each.topic.isascii()
     ]  # other names may be no text
-    begins = np.empty((min(len(simple), _QUEUES_AT_ONCE), _BLOCK_SIZE), np.uint8)
-    for files in begins_of_only_files([each.directory for each in simple], begins):
+    begins = np.empty((min(len(places), _QUEUES_AT_ONCE), _BLOCK_SIZE), np.uint8)
+    for files in begins_of_only_files([found[place].directory for place in places], begins):
         blocks = begins[: len(files)]
         is_long = blocks[:, _FEW_UNITS * CQ_UNIT.itemsize :].view(np.uint64).any(axis=1)
         short, long = np.flatnonzero(~is_long), np.flatnonzero(is_long)
@@ -542,15 +555,11 @@ def short_queues(
         fits &= (file % np.maximum(size, 1) == 0) & (file <= OFFSET_MAX - size)
         if clean:
             fits &= (allocated <= _BLOCK_SIZE) | (size <= _BLOCK_SIZE)
-        edges = (start, start + ends[:, 1]) * 2
-        columns = [each[fits].tolist() for each in (place, size, file, file, *edges, *ends.T[2:])]
-        if columns[0]:
-            names = zip(*(simple[i] for i in columns[0]), strict=True)
-            log_min, no_blank, no_front = ([value] * len(columns[0]) for value in (commit_log_min, 0, -1))
-            fields = (*names, *columns[1:4], log_min, *columns[4:], no_blank, no_front)
-            made = map(QueueBounds._make, zip(*fields, strict=True))
-            bounds |= {each.directory: each for each in made}
-    return bounds
+        columns = (place, size, file, start, start + ends[:, 1], *ends.T[2:])
+        rows.append(np.stack(columns, axis=1)[fits])
+    found_rows = np.concatenate(rows)
+    found_rows[:, 0] = np.array(places, np.int64)[found_rows[:, 0]]
+    return found_rows
 
 
 def _block_ends(

@@ -23,7 +23,7 @@ from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
-from store_format.consumequeue.slices import QueueRange, QueueSlice
+from store_format.consumequeue.slices import QueueRange, QueueRanges, QueueSlice
 from store_format.consumequeue.units import FiledQueue
 from store_format.display.text import first_names, shown
 from store_format.errors import (
@@ -188,7 +188,7 @@ class Store:
         left_out = lost.keys() | self._unfiled.deleted_in(taken)
         if not left_out:
             return taken
-        queues = {key: queue for key, queue in taken.queues.items() if key not in left_out}
+        queues = QueueRanges.of(taken.queues).without(left_out)
         return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
 
     def _ask(self, question: OptionError) -> None:
@@ -631,47 +631,56 @@ class QueueChoice(Protocol):
 class StoreQueues:
     """The queues of one store for one read.
 
-    `queues` have consume queue files. `scanned` are found only in the commitlog; their scan may be split at
-    `cuts`. `log_end` is the end of the commitlog where it had to be determined: after a crash, for a scan,
-    and where a recovery has left whole messages after it (`has_remains`).
+    `filed` have consume queue files, and `store` lists the commitlog files with their messages. `scanned` are
+    found only in the commitlog; their scan may be split at `cuts`. `log_end` is the end of the commitlog
+    where it had to be determined: after a crash, for a scan, and where a recovery has left whole messages
+    after it (`has_remains`).
     """
 
-    queues: list[Queue]
+    store: Store
+    filed: QueueRanges
     scanned: list[Queue] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
     log_end: int | None = None
     has_remains: bool = False
 
+    @property
+    def queues(self) -> list[Queue]:
+        """The queues with consume queue files, made at each call."""
+        return [Queue(self.store, queue, None) for queue in self.filed.values()]
+
 
 def find_queues(store: Store, choice: QueueChoice, *, level: int = logging.WARNING) -> StoreQueues:
     """The chosen queues as the files are now. A necessary scan is logged at `level`."""
 
-    def chosen(queues: list[Queue]) -> list[Queue]:
-        return [
-            queue for queue in queues if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
-        ]
+    def chooses(key: QueueKey) -> bool:
+        return choice.chooses_queue(key[0], store.broker_name, key[1])
 
     if not store.has_consume_queues:
         _log.log(
             level, "%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path
         )
         scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
-        return StoreQueues([], chosen(scanned), cuts, cuts[-1])
+        chosen = [queue for queue in scanned if chooses(queue.key)]
+        return StoreQueues(store, QueueRanges.of({}), chosen, cuts, cuts[-1])
     snapshot = store.snapshot(choice.chooses_topic)
-    queues = chosen(store.queues_of(snapshot))
+    filed = QueueRanges.of(snapshot.queues)
+    filed = filed.without([key for key in filed if not chooses(key)])
+    found = StoreQueues(
+        replace(store, log=snapshot.log), filed, log_end=snapshot.log_end, has_remains=snapshot.has_remains
+    )
     if not snapshot.damaged:
-        return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
+        return found
     # a warning of the store names the lost queues
     damaged = [(key, error) for key, error in snapshot.damaged.items() if key not in snapshot.lost]
     if damaged:
         (topic, queue_id), error = damaged[0]
         text = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
         _log.log(level, text, len(damaged), topic, queue_id, error)
-    lost = {key for key in snapshot.damaged if choice.chooses_queue(key[0], store.broker_name, key[1])}
+    lost = {key for key in snapshot.damaged if chooses(key)}
     if not lost:
-        return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
+        return found
     topics = {name for name, _ in lost}
     scanned, cuts = store.scanned_queues(topics.__contains__, _SCAN_CUT_BYTES)
-    return StoreQueues(
-        queues, chosen([queue for queue in scanned if (queue.topic, queue.queue_id) in lost]), cuts, cuts[-1]
-    )
+    chosen = [queue for queue in scanned if queue.key in lost]
+    return StoreQueues(found.store, filed, chosen, cuts, cuts[-1])

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from operator import attrgetter
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -27,8 +27,8 @@ from store_format.bookkeeping.journal import Abort
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import MadeEntries, find_entries
-from store_format.consumequeue.files import DISORDER, FOLDERS, QueueBounds, can_be_queue
-from store_format.consumequeue.slices import QueueRange, QueueSlice
+from store_format.consumequeue.files import DISORDER, FOLDERS, can_be_queue
+from store_format.consumequeue.slices import QueueRange, QueueRanges, QueueSlice
 from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
@@ -204,72 +204,68 @@ class LogEntries:
                 return int(split_batches(units.stored_bodies().to_pylist())[0].counts[0])
         return 0
 
-    def own_newest(self, queues: Iterable[QueueRange]) -> set[QueueKey]:
+    def own_newest(self, queues: QueueRanges) -> NDArray[np.bool_]:
         """The queues whose newest entry `is_own`, as far as few reads of many short messages show it."""
-        found = [
-            bounds
-            for queue in queues
-            if (bounds := queue.bounds) is not None
-            and queue.kind == "simple"
-            and MESSAGE_SIZE_MIN <= bounds.last_size <= _READ_SIZE
-            and bounds.max_offset == queue.max_offset > queue.min_offset
-        ]
-        if len(found) < _MANY:
-            return set()
-        of_place = attrgetter("last_physical_offset", "last_size", "queue_id", "max_offset")
-        places = np.array(list(map(of_place, found)), np.int64) - (0, 0, 0, 1)
-        order = np.argsort(places[:, 0], kind="stable")
-        found, places = [found[i] for i in order.tolist()], places[order]
+        columns = queues.columns
+        places, sizes = columns["last_physical_offset"], columns["last_size"]
+        asked = (sizes >= MESSAGE_SIZE_MIN) & (sizes <= _READ_SIZE)
+        asked &= columns["max_offset"] > columns["min_offset"]
+        own, rows = np.zeros(len(columns), bool), np.flatnonzero(asked)
+        if len(rows) < _MANY:
+            return own
+        rows = rows[np.argsort(places[rows], kind="stable")]
         begins = np.array([file.start for file in self.log.files], np.int64)
-        numbers = np.searchsorted(begins, places[:, 0], side="right") - 1
-        own = set[QueueKey]()
-        for number, first, count in zip(
-            *np.unique(numbers, return_index=True, return_counts=True), strict=True
-        ):
-            if number < 0 or count < _MANY:
+        numbers = np.searchsorted(begins, places[rows], side="right") - 1
+        edges = np.flatnonzero(np.diff(numbers)) + 1
+        for low, high in pairwise([0, *edges.tolist(), len(rows)]):
+            if numbers[low] < 0 or high - low < _MANY:
                 continue
-            for start in range(first, first + count, _AT_ONCE):
-                part = slice(start, min(start + _AT_ONCE, first + count))
-                own |= self._own_in(self.log.files[number], found[part], places[part])
+            for start in range(low, high, _AT_ONCE):
+                mine = rows[start : min(start + _AT_ONCE, high)]
+                mine = mine[self._are_own_in(self.log.files[numbers[low]], queues, mine)]
+                own[mine] = True
         return own
 
-    def _own_in(self, file: StoreFile, found: Sequence[QueueBounds], places: _Ints) -> set[QueueKey]:
-        """Of these queues, whose newest messages should be in the file, those of which they are.
-
-        A row of `places` has the physical offset, the size, the queue id and the queue offset of a message.
-        """
-        if file.stored is not None:
-            return set()  # on object storage a look at each costs no more requests
-        inside = places[:, 0] + places[:, 1] <= file.stop
-        found, places = [found[i] for i in np.flatnonzero(inside).tolist()], places[inside]
-        if not found:
-            return set()
+    def _are_own_in(self, file: StoreFile, queues: QueueRanges, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of these rows' newest messages, whose physical offsets are in the file, are their own."""
+        own, keys, columns = np.zeros(len(rows), bool), queues.keys_in_order, queues.columns[rows]
+        physical, sizes = columns["last_physical_offset"], columns["last_size"]
+        inside = np.flatnonzero(physical + sizes <= file.stop)
+        # on object storage a look at each costs no more requests
+        if file.stored is not None or not len(inside):
+            return own
+        if len(inside) < len(rows):
+            own[inside] = self._are_own_in(file, queues, rows[inside])
+            return own
         try:
-            starts = places[:, 0] - file.start
-            (window,) = self.log.view(file).windows([(starts, starts + places[:, 1])])
+            starts = physical - file.start
+            (window,) = self.log.view(file).windows([(starts, starts + sizes)])
         except (StoreError, OSError):
-            return set()  # a look at one of the messages finds the same
+            return own  # a look at one of the messages finds the same
         heads = gather_units(window.data, window.positions, MESSAGE_HEADS[0])
         width = 1 + (heads["magic"] == MAGIC_V2)
         topic_at = MESSAGE_HEADS[0].itemsize + np.maximum(heads["body_length"], 0).astype(np.int64)
-        rest = places[:, 1] - topic_at - width - 2  # of topic and properties
+        rest = sizes - topic_at - width - 2  # of topic and properties
         fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
         fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
-        for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
-            fits &= heads[name] == places[:, at]
-        topics = np.array([queue.topic.encode(errors="surrogatepass") for queue in found])
-        lengths = np.char.str_len(topics)
+        fits &= (heads["physical_offset"] == physical) & (heads["total_size"] == sizes)
+        fits &= heads["queue_offset"] == columns["max_offset"] - 1
+        named = [keys[row] for row in rows.tolist()]
+        fits &= heads["queue_id"] == np.fromiter((queue_id for _, queue_id in named), np.int64, len(rows))
+        known: dict[str, int] = {}
+        of = [known.setdefault(topic, len(known)) for topic, _ in named]
+        texts = [topic.encode(errors="surrogatepass") for topic in known]
+        topics, lengths = np.array(texts)[of], np.array([*map(len, texts)])[of]
         rest -= lengths  # bytes of the properties
-        rows = np.flatnonzero(fits & (lengths <= TOPIC_LENGTH_MAX_V1) & (rest >= 0) & (rest <= LENGTH_MAX))
-        own = set[QueueKey]()
-        kinds = (lengths * 4 + width)[rows]
-        for length, width_of in (divmod(kind, 4) for kind in np.unique(kinds).tolist()):
+        fits &= (lengths <= TOPIC_LENGTH_MAX_V1) & (rest >= 0) & (rest <= LENGTH_MAX)
+        kinds = lengths * 4 + width
+        for kind in {*kinds[fits].tolist()}:
+            length, width_of = divmod(kind, 4)
             text = np.dtype([("length", f">u{width_of}"), ("topic", f"S{length}"), ("rest", ">u2")])
-            mine = rows[kinds == length * 4 + width_of]
-            texts = gather_units(window.data, (window.positions + topic_at)[mine], text)
-            same = (texts["length"] == length) & (texts["rest"] == rest[mine])
-            same &= texts["topic"] == topics[mine].astype(f"S{length}")
-            own.update((found[i].topic, found[i].queue_id) for i in mine[same].tolist())
+            mine = np.flatnonzero(fits & (kinds == kind))
+            found = gather_units(window.data, (window.positions + topic_at)[mine], text)
+            same = (found["length"] == length) & (found["rest"] == rest[mine])
+            own[mine] = same & (found["topic"] == topics[mine].astype(f"S{length}"))
         return own
 
     def read(self, piece: QueueSlice) -> tuple[_Ints, _Units]:

@@ -34,7 +34,7 @@ from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.dispatch import Filing, MadeEntries
 from store_format.consumequeue.files import QueueKind, file_run
-from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.slices import QueueRange, QueueRanges
 from store_format.consumequeue.units import FiledQueue, message_mask
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
@@ -72,7 +72,7 @@ _MISFILED = (
     "Their entries are made from the commitlog, in memory"
 )
 
-_Queues = dict[QueueKey, QueueRange]
+_Queues = Mapping[QueueKey, QueueRange]
 _Damaged = dict[QueueKey, StoreError]
 
 
@@ -261,11 +261,10 @@ def _lacks_last(
     """Whether the log's last message `lacks_entry`, if that matters to these queues: without a look at its
     queue, on object storage a request, where they and the last bytes of the log show that they lack none.
     """
-    for key, queue in queues.items():
-        there = queue.bounds
-        if there is None or there.last_physical_offset != end.last_offset or not there.has_entries:
-            continue
-        if key not in wrong and not is_light_queue(key[0]):
+    table = QueueRanges.of(queues)
+    for number in np.flatnonzero(table.columns["last_physical_offset"] == end.last_offset).tolist():
+        key, queue = table.keys_in_order[number], table.queue(number)
+        if _has_entries(queue) and key not in wrong and not is_light_queue(key[0]):
             return False
     filed = {
         key: queue.bounds.last_physical_offset
@@ -490,18 +489,21 @@ def judged_queues(
         return start >= 0 and (is_live or has_own_entry(opened, log, start))
 
     changed, wrong = {}, set()
-    own = {key: queue for key, queue in queues.items() if not is_light_queue(key[0])}
-    for key, queue in _with_wrong_newest(opened, log, own):
+    for key, queue in _with_wrong_newest(opened, log, queues, or_light=False):
         cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, log_stop()):
             changed[key] = cut
         else:
             wrong.add(key)
-    return queues | changed if changed else queues, wrong
+    return QueueRanges.of(queues).changed(changed) if changed else queues, wrong
 
 
-def _with_wrong_newest(opened: Opened, log: CommitLog, queues: _Queues) -> list[tuple[QueueKey, QueueRange]]:
-    """The queues whose newest entry leads to no message of its place, as far as no body is read for that."""
+def _with_wrong_newest(
+    opened: Opened, log: CommitLog, queues: _Queues, *, or_light: bool = True
+) -> list[tuple[QueueKey, QueueRange]]:
+    """The queues whose newest entry leads to no message of its place, as far as no body is read for that.
+    With `or_light` also light ones, whose messages belong to other queues.
+    """
     view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
 
     def is_right(found: tuple[QueueKey, QueueRange]) -> bool:
@@ -512,8 +514,11 @@ def _with_wrong_newest(opened: Opened, log: CommitLog, queues: _Queues) -> list[
         place = bounds.last_physical_offset, bounds.last_size
         return LogEntries(log).is_own(key, newest, place, view_of) or _agrees(queue, newest, log)
 
-    known = LogEntries(log).own_newest(queues.values())
-    looked = opened.files.look_at_each([each for each in queues.items() if each[0] not in known], is_right)
+    table = QueueRanges.of(queues)
+    unknown = np.flatnonzero(~LogEntries(log).own_newest(table)).tolist()
+    keys = ((table.keys_in_order[number], number) for number in unknown)
+    asked = [(key, table.queue(at)) for key, at in keys if or_light or not is_light_queue(key[0])]
+    looked = opened.files.look_at_each(asked, is_right)
     return [found for found, right in looked if not right]
 
 
@@ -545,7 +550,7 @@ def _without_overwritten(
             return message.key != key or message.offset != offset
         return (message.key != key or message.offset < offset) and not _agrees(other, message.offset, log)
 
-    return queues | {
+    return {**queues} | {
         key: _cut_overwritten(queue, log, partial(is_overwritten, key)) for key, queue in cut.items()
     }, set(cut)
 

@@ -18,18 +18,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog, expect_end
 from store_format.consumequeue.files import (
     FOLDERS,
-    QueueBounds,
     QueueKind,
     can_be_queue,
     cut_files,
     place_in_files,
 )
-from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.slices import QueueRange, QueueRanges
 from store_format.consumequeue.units import FiledQueue, list_queues, short_queues
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files import paths
@@ -72,7 +73,7 @@ class Snapshot:
 
     state: StoreState
     log: CommitLog
-    queues: dict[QueueKey, QueueRange]
+    queues: Mapping[QueueKey, QueueRange]
     damaged: dict[QueueKey, StoreError]
     log_end: int | None = None
     lost: frozenset[QueueKey] = frozenset()
@@ -212,22 +213,22 @@ def _taken(
     refused: Refused,
     log_end: int | None,
 ) -> Snapshot:
-    queues, damaged = _queues_on_disk(
+    before, damaged = _queues_on_disk(
         opened, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None
     )
-    last = _last_queued(queues.values())
+    last = int(before.columns["last_physical_offset"].max(initial=-1))
     _refuse_lost_log(opened, log, last)
     log = _listed_for(log, last)
     end = None if log_end is not None else WrittenEnd.find_probable(opened, log, state, last)
-    before = queues
+    found = before
     if end is not None and (end.remains or last >= end.offset) and not end.is_certain:
         end = None
     if end is not None and last >= end.offset:
-        queues, also_damaged = _queues_on_disk(opened, log, select, refused, end.offset)
+        found, also_damaged = _queues_on_disk(opened, log, select, refused, end.offset)
         damaged |= also_damaged
-        queues = {key: queue for key, queue in queues.items() if key not in damaged}
+        found = found.without(damaged)
     astray = _astray(log, before.values(), last, end)
-    queues, gaps = _settled_queues(opened, log, state, queues, log_end, end, astray)
+    queues, gaps = _settled_queues(opened, log, state, found, log_end, end, astray)
     damaged |= gaps
     if end is None:
         return Snapshot(state, log, queues, damaged, log_end)
@@ -289,18 +290,19 @@ def _settled_queues(
     opened: Opened,
     log: CommitLog,
     state: StoreState,
-    queues: dict[QueueKey, QueueRange],
+    queues: Mapping[QueueKey, QueueRange],
     log_end: int | None,
     end: WrittenEnd | None,
     astray: set[QueueKey],
-) -> tuple[dict[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
+) -> tuple[Mapping[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
     """The queues without newest entries that do not count yet, or no longer, and with those that their files
     lack; and the queues that cannot be used. `log_end` is the base of a commit, whose messages do not count.
     Only what depends on it asks whether the `end` is certain: on object storage that is a request.
     """
     is_live = state is StoreState.LIVE
     if is_live:
-        queues = {key: settled(queue, log) for key, queue in queues.items()}
+        looked = ((key, queue, settled(queue, log)) for key, queue in queues.items())
+        queues = QueueRanges.of(queues).changed({key: now for key, queue, now in looked if now is not queue})
 
     def stop() -> int:
         if log_end is not None:
@@ -348,15 +350,16 @@ def _queues_on_disk(
     log_end: int | None = None,
     *,
     clean: bool = False,
-) -> tuple[dict[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
+) -> tuple[QueueRanges, dict[QueueKey, StoreError]]:
     """What the consume queue files say, and which of them cannot be used.
 
     With `log_end`, nothing at or after that offset counts.
     """
-    queues: dict[QueueKey, QueueRange] = {}
+    others: dict[int, QueueRange] = {}
     damaged: dict[QueueKey, StoreError] = {}
 
-    def look(filed: FiledQueue) -> QueueRange | StoreError:
+    def look(number: int) -> QueueRange | StoreError:
+        filed = every[number]
         try:
             _refuse_foreign_name(filed)
             queue = _queue_at(log, filed, log_end, clean=clean)
@@ -365,26 +368,19 @@ def _queues_on_disk(
         return queue or QueueRange(*filed.key, 0, 0, None, kind=filed.kind)
 
     every = list(list_queues(opened, select, refused))
-    short: Mapping[str, QueueBounds] = {}
-    if not opened.is_remote:
-        short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
-    looked = opened.files.look_at_each([each for each in every if each.directory not in short], look)
-    for topic, queue_id, directory, _ in every:
-        known = short.get(directory)
-        if known is not None:  # its first message is in the log
-            queues[topic, queue_id] = QueueRange(topic, queue_id, known.min_offset, known.max_offset, known)
-            continue
-        filed, queue = next(looked)
+    few = every if not opened.is_remote else ()
+    short = short_queues(few, log.min_offset, commit_log_stop=log_end, clean=clean)  # their first messages …
+    left = np.delete(np.arange(len(every)), short[:, 0]).tolist()  # … are in the log
+    for number, queue in opened.files.look_at_each(left, look):
         if isinstance(queue, QueueRange):
-            queues[filed.key] = queue
+            others[number] = queue
         elif isinstance(queue, CorruptStoreError):
-            damaged[filed.key] = queue
+            damaged[every[number].key] = queue
         else:
             refused(queue)
+    queues = QueueRanges.of_look(every, short, log.min_offset, others)
     damaged |= _cut_queues(opened, queues)
-    for key in damaged.keys() & queues.keys():
-        del queues[key]
-    return queues, damaged
+    return queues.without(damaged), damaged
 
 
 def _refuse_foreign_name(queue: FiledQueue) -> None:
@@ -395,9 +391,12 @@ def _refuse_foreign_name(queue: FiledQueue) -> None:
         raise CorruptStoreError(shown, 0, "a topic's name in UTF-8", "other bytes") from error
 
 
-def _cut_queues(opened: Opened, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, StoreError]:
+def _cut_queues(opened: Opened, queues: QueueRanges) -> dict[QueueKey, StoreError]:
     """Queues whose files are shorter than those of the other queues."""
     cut: dict[QueueKey, StoreError] = {}
+    sizes = queues.columns["file_size"]
+    if len(sizes) >= _SIZES_SAMPLED and not queues.others and sizes.min() == sizes.max():
+        return cut  # of 10,000 queues
     for kind in FOLDERS:
         mine = {
             key: bounds
@@ -448,14 +447,14 @@ def _recovered(
         readable.offset,
     )
     warn_once(opened, log.cache, readable)
-    queues, damaged = _queues_on_disk(opened, log, select, refused, readable.offset)
+    found, damaged = _queues_on_disk(opened, log, select, refused, readable.offset)
     levels, deleted = broker_conf_of(opened).message_delay_levels_ms, StoredTopics(opened).deleted_until()
     has_light = StoredTopics(opened).has_light_queues
 
     def chooses(topic: str) -> bool:
         return select(topic) and not deleted(topic) and (has_light or not is_light_queue(topic))
 
-    queues, damaged = recovered_queues(opened, log, queues, damaged, end, readable, chooses, levels)
+    queues, damaged = recovered_queues(opened, log, found, damaged, end, readable, chooses, levels)
     return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
 
 

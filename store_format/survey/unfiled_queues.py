@@ -24,12 +24,12 @@ from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog, written_stop
 from store_format.consumequeue.files import QueueBounds, can_be_queue, has_rocksdb_queues, place_in_files
-from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.slices import QueueRange, QueueRanges
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import StoreLock
 from store_format.files.read import files_at
-from store_format.layouts import OFFSET_MAX
+from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
@@ -357,12 +357,18 @@ def _whole_queues(taken: Snapshot) -> set[QueueKey]:
     """The queues of which the snapshot shows no sign that they lack files or entries: for these the log is
     not read.
     """
-    is_live = taken.state is StoreState.LIVE
-    return {
-        key
-        for key, queue in taken.queues.items()
-        if queue.bounds is not None and (is_live or not _may_lack(queue.bounds))
-    }
+    queues, is_live = QueueRanges.of(taken.queues), taken.state is StoreState.LIVE
+    stops = queues.columns["max_offset"] * CQ_UNIT.itemsize
+    ends = queues.columns["first_file"] + queues.columns["file_size"]
+    # a short queue that neither ends with its file nor begins with another file than the first
+    is_plain = (stops < ends) & (queues.columns["first_file"] == 0)
+    is_plain[list(queues.others)] = False
+    whole = {queues.keys_in_order[number] for number in np.flatnonzero(is_plain).tolist()}
+    for number in np.flatnonzero(~is_plain).tolist():
+        bounds = queues.queue(number).bounds
+        if bounds is not None and (is_live or not _may_lack(bounds)):
+            whole.add(queues.keys_in_order[number])
+    return whole
 
 
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:

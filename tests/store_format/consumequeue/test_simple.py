@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import Boundary, offset_at
+from store_format.consumequeue.slices import QueueRanges
 from store_format.consumequeue.units import FiledQueue, message_mask, read_units, short_queues
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
 from store_format.layouts import CQ_UNIT, unpack
@@ -163,7 +164,12 @@ def test_short_queues_have_the_bounds_that_each_has_alone(
                     overwrite(first, position, data)
             found.append(FiledQueue("TopicTest", 3, str(path), "simple"))
         for clean in (False, stop is None):
-            short = short_queues(found, commit_log_min, commit_log_stop=stop, clean=clean)
+            short = {}
+            for place, *row in short_queues(
+                found, commit_log_min, commit_log_stop=stop, clean=clean
+            ).tolist():
+                table = QueueRanges.of_look([found[place]], np.array([[0, *row]]), commit_log_min, {})
+                short[found[place].directory] = table.queue(0).bounds
             how: dict[str, Any] = {"commit_log_stop": stop, "scan": stop is not None, "clean": clean}
             for directory, bounds in short.items():
                 assert bounds == _bounds(directory, commit_log_min, **how)

@@ -9,6 +9,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.consumequeue.slices import QueueRanges
 from store_format.errors import CorruptStoreError
 from store_format.java.text import java_hash
 from store_format.message.columns import decode_options_of
@@ -118,7 +119,9 @@ def test_many_newest_entries_lead_to_their_messages_as_each_does_alone(
             (queue.bounds.last_physical_offset, queue.bounds.last_size),
         )
     }
-    found = LogEntries(store.log).own_newest(queues)
+    table = QueueRanges.of({(queue.topic, queue.queue_id): queue for queue in queues})
+    own = LogEntries(store.log).own_newest(table)
+    found = {key for key, is_own in zip(table, own, strict=True) if is_own}
     assert found == alone - {("Long", 0)} if len(store.log.files) == 1 else found <= alone
     assert len(found) > 10
     assert 30 < len(alone) < len(queues) - 30
