@@ -45,6 +45,7 @@ _PACKAGES = ("rmq_spark", "store_format")
 # Spark, and what `register` and `drop_duplicates` do.
 _OF_USERS = (
     "store_format.notebook",
+    "rmq_spark.spark.by_value",
     "rmq_spark.write.append_table",
     "rmq_spark.spark.worker_python",
     "rmq_spark.spark.drop_duplicates",

@@ -247,6 +247,7 @@ def begins_of_only_files(directories: Iterable[str], into: _Bytes) -> Iterator[_
     everything else, errors included: the caller then lists the directory, which names what is wrong.
     """
     found, row, numbers, buffers = list[int](), 0, dict[str, int](), [[each.data] for each in into]
+    rows, width = into.shape
     for place, directory in enumerate(directories):
         try:
             names = os.listdir(directory)
@@ -268,11 +269,11 @@ def begins_of_only_files(directories: Iterable[str], into: _Bytes) -> Iterator[_
                 os.close(descriptor)
         except OSError:
             continue
-        if read < into.shape[1]:
+        if read < width:
             into[row, read:] = 0
         found += (place, number, status.st_size, status.st_blocks * _STATUS_BLOCK)
         row += 1
-        if row == len(into):
+        if row == rows:
             yield np.array(found, np.int64).reshape(-1, 4)
             found, row = [], 0
     if found:

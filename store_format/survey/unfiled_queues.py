@@ -92,8 +92,8 @@ class UnfiledQueues:
         """
         named = [*self._configured(taken, select), *self._light_queues(taken, select)]
         usable = [key for key in named if key not in taken.damaged] if taken.damaged else named
-        whole = _whole_queues(taken)
-        looked = [key for key in usable if key not in whole and key not in self._lost]
+        whole, lacking = QueueRanges.of(taken.queues).numbers, _lacking_queues(taken)
+        looked = [key for key in usable if (key not in whole or key in lacking) and key not in self._lost]
         firsts = {key: _first_entry(taken, key) for key in looked}
         undecided = firsts.items() - self._decided
         if undecided:
@@ -353,22 +353,18 @@ def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
     return bounds is not None and bounds.has_entries
 
 
-def _whole_queues(taken: Snapshot) -> set[QueueKey]:
-    """The queues of which the snapshot shows no sign that they lack files or entries: for these the log is
-    not read.
+def _lacking_queues(taken: Snapshot) -> set[QueueKey]:
+    """The queues of which the snapshot shows a sign that they lack files or entries. For other ones, the log
+    is not read.
     """
     queues, is_live = QueueRanges.of(taken.queues), taken.state is StoreState.LIVE
     stops = queues.columns["max_offset"] * CQ_UNIT.itemsize
     ends = queues.columns["first_file"] + queues.columns["file_size"]
-    # a short queue that neither ends with its file nor begins with another file than the first
-    is_plain = (stops < ends) & (queues.columns["first_file"] == 0)
-    is_plain[list(queues.others)] = False
-    whole = {queues.keys_in_order[number] for number in np.flatnonzero(is_plain).tolist()}
-    for number in np.flatnonzero(~is_plain).tolist():
-        bounds = queues.queue(number).bounds
-        if bounds is not None and (is_live or not _may_lack(bounds)):
-            whole.add(queues.keys_in_order[number])
-    return whole
+    # a short queue lacks none if it ends before its file, the first one, ends
+    may_lack = (stops >= ends) | (queues.columns["first_file"] > 0)
+    may_lack[list(queues.others)] = True
+    asked = [(queues.keys_in_order[i], queues.queue(i).bounds) for i in np.flatnonzero(may_lack).tolist()]
+    return {key for key, bounds in asked if bounds is None or (not is_live and _may_lack(bounds))}
 
 
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
