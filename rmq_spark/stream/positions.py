@@ -318,7 +318,7 @@ class StreamPositions:
             begin = position
             if key in replaced:
                 begin = self._losses.replaced(key, position, queue, replaced[key])
-            elif not queue.range.min_offset <= position <= queue.range.max_offset:
+            elif not queue.min_offset <= position <= queue.max_offset:
                 begin = self._losses.begin(key, position, queue)
             if begin != position:
                 step.moved[key] = begin
@@ -335,7 +335,7 @@ class StreamPositions:
         return step
 
     def _stop(self, key: MessageQueue, begin: int, queue: Queue) -> int:
-        stop = queue.range.max_offset
+        stop = queue.max_offset
         if self._bound is not None:
             stop = min(stop, self._bound.get(key, begin))
         return stop if stop > begin else begin

@@ -25,7 +25,7 @@ from itertools import islice
 from store_format.bookkeeping.journal import CommitState, StoreState, doorbell_path
 from store_format.commitlog.log import CommitLog, written_stop
 from store_format.consumequeue.files import FOLDERS
-from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.slices import Newest, QueueRange
 from store_format.consumequeue.units import list_queues
 from store_format.display.text import shown
 from store_format.errors import (
@@ -39,7 +39,6 @@ from store_format.files.paths import is_settled
 from store_format.files.read import FileCache, all_answered, files_at, one_look
 from store_format.follow.log_tail import (
     LogSamples,
-    Newest,
     News,
     Replaced,
     follow_queues,
@@ -420,9 +419,13 @@ class StoreFollower:
         if is_first:
             newest = self._lacking(newest)
         trusts_all, queues = state is not StoreState.LIVE, self.queues
-        whole = {key: end for key, end in newest.items() if (trusts_all or end.is_whole) and key in queues}
+        whole = newest
+        if not trusts_all or not newest.keys() <= queues.keys():
+            whole = {
+                key: end for key, end in newest.items() if (trusts_all or end.is_whole) and key in queues
+            }
         followed = follow_queues(queues, whole, self._pending.keys())
-        ends = {key: Queue(self.store, grown, None, newest[key].mark) for key, grown in followed.items()}
+        ends = {key: queues[key].grown(self.store, newest[key]) for key in followed}
         is_all = len(ends) == len(newest)
         left = {} if is_all else {key: end for key, end in newest.items() if key not in ends}
         for key in left:
@@ -445,7 +448,7 @@ class StoreFollower:
         return {
             key: end
             for key, end in newest.items()
-            if ((queue := self.queues.get(key)) is None or queue.range.max_offset < end.stop)
+            if ((queue := self.queues.get(key)) is None or queue.max_offset < end.stop)
             and self._choice.chooses_queue(key[0], self.store.broker_name, key[1])
         }
 

@@ -15,9 +15,8 @@ again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -27,7 +26,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.slices import Newest, QueueRange
 from store_format.errors import (
     FileReplacedError,
     StoreError,
@@ -51,23 +50,6 @@ _UNIT = as_struct(CQ_UNIT)
 MARKED_SIZE = 64  # of a message: with the body's CRC, the offsets and the times, and without the body
 _TRUSTED_MIN = 256  # queues; the files of fewer are read
 _SAMPLED = 64
-
-
-class Newest(NamedTuple):
-    """The newest message of a queue, as the log has it. `stop` is the queue offset after the message, `start`
-    that of the first of the messages which the walk has seen: one behind the other, if they are consecutive.
-
-    `tags_code` None: the queue entry does not follow from the message alone (a light queue, a message batch).
-    `is_whole` says that the body's CRC is right. `mark` is the CRC32 of the message's first bytes.
-    """
-
-    stop: int
-    physical_offset: int
-    size: int
-    tags_code: int | None
-    is_whole: bool
-    start: int
-    mark: int
 
 
 @dataclass(slots=True)
@@ -187,18 +169,19 @@ def _add_newest(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable
     stops = first + found.count[rows]
     first = np.where(stops - starts[number] == seen[number], starts[number], first)
     columns = (
-        first, stops, found.physical[rows], found.size[rows], found.count[rows], codes[index], whole[index],
+        stops, found.physical[rows], found.size[rows], codes[index], whole[index], first,
         np.array(marks, np.int64)[index],
     )  # fmt: skip
-    for key, start, stop, physical, size, count, code, is_whole, mark in zip(
-        [found.keys[n] for n in number.tolist()], *(each.tolist() for each in columns), strict=True
-    ):
-        before = queues.get(key)
-        if before is not None and before.stop == start:
-            start = before.start
-        if count > 1 or is_light_queue(key[0]):
-            code = None
-        queues[key] = Newest(stop, physical, size, code, is_whole, start, mark)
+    rows_of = zip(*(each.tolist() for each in columns), strict=True)
+    made = dict(zip([found.keys[n] for n in number.tolist()], map(Newest._make, rows_of), strict=True))
+    light = {topic for topic, _ in found.keys if is_light_queue(topic)}
+    many = found.count[rows] > 1
+    for key in [key for key, is_many in zip(made, many.tolist(), strict=True) if is_many or key[0] in light]:
+        made[key] = made[key]._replace(tags_code=None)
+    for key in made.keys() & queues.keys():
+        if queues[key].stop == made[key].start:
+            made[key] = made[key]._replace(start=queues[key].start)
+    queues |= made
 
 
 def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -214,38 +197,32 @@ def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
 
 def follow_queues(
     queues: Mapping[QueueKey, Queue], news: Mapping[QueueKey, Newest], pending: Collection[QueueKey]
-) -> dict[QueueKey, QueueRange]:
-    """Those of the queues with news, with their newest entries that `follow_queue` finds.
+) -> Collection[QueueKey]:
+    """Those of the queues with news whose newest entries `has_newest` finds.
 
     A broker writes entries in the order of the log. So of many queues that go on without a gap, the one with
     the last message is read, and a sample: if they have their entries, all have, except `pending` ones, which
     have lacked an entry before.
     """
     going = [key for key, newest in news.items() if key not in pending and _goes_on(queues[key], newest)]
-    found: dict[QueueKey, QueueRange] = {}
-
-    def follow(keys: Iterable[QueueKey]) -> None:
-        for key in keys:
-            queue = follow_queue(queues[key].range, news[key])
-            if queue is not None:
-                found[key] = queue
-
+    found: set[QueueKey] = set()
     if len(going) >= _TRUSTED_MIN:
         places = [news[key].physical_offset for key in going]
         sample = {*going[:: len(going) // _SAMPLED], going[places.index(max(places))]}
-        follow(sample)
+        found = {key for key in sample if has_newest(queues[key].range, news[key])}
         if len(found) == len(sample):
-            found = {key: _grown(queues[key].range, news[key]) for key in going}
-    follow([key for key in news if key not in found])
-    return found
+            if len(going) == len(news):
+                return news.keys()
+            found.update(going)
+    return found | {key for key in news if key not in found and has_newest(queues[key].range, news[key])}
 
 
 def _goes_on(queue: Queue, newest: Newest) -> bool:
-    """Whether the messages follow the last entry of a plain consume queue. A queue with a `mark` is one."""
+    """Whether the messages follow the last entry of a plain consume queue. A queue with a `newest` is one."""
     return (
-        newest.start == queue.range.max_offset < newest.stop
+        newest.start == queue.max_offset < newest.stop
         and newest.tags_code is not None
-        and (queue.mark is not None or _is_plain(queue.range))
+        and (queue.newest is not None or _is_plain(queue.range))
     )
 
 
@@ -260,15 +237,15 @@ def _is_plain(queue: QueueRange) -> bool:
     )
 
 
-def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
-    """The queue with its newest entry, by one read of that entry and of the last known one.
+def has_newest(queue: QueueRange, newest: Newest) -> bool:
+    """Whether the queue has its newest entry, by one read of that entry and of the last known one.
 
-    None if the entry is missing or differs from the message, if the last known entry has changed, or if the
+    False if the entry is missing or differs from the message, if the last known entry has changed, or if the
     queue is not a plain consume queue: then its files must be read.
     """
     bounds = queue.bounds
     if bounds is None or not _is_plain(queue) or newest.tags_code is None or newest.stop <= queue.max_offset:
-        return None
+        return False
     position = (newest.stop - 1) * _UNIT.size
     file_start = position - position % bounds.file_size
     before = (queue.max_offset - 1) * _UNIT.size
@@ -280,23 +257,11 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
         or not known
         or _UNIT.unpack_from(known)[:2] != (bounds.last_physical_offset, bounds.last_size)
     ):
-        return None
+        return False
     physical_offset, size, code = _UNIT.unpack_from(data, position - begin)
     is_of_message = (physical_offset, size) == (newest.physical_offset, newest.size)
     is_other_code = code != newest.tags_code and code > CQ_EXT_ADDRESS_MAX and queue.topic != SCHEDULE_TOPIC
-    return _grown(queue, newest) if is_of_message and not is_other_code else None
-
-
-def _grown(queue: QueueRange, newest: Newest) -> QueueRange:
-    """Returns the queue up to its newest entry. `_replace` would take four times as long."""
-    assert queue.bounds is not None
-    stop, last_offset, last_size, _, _, _, _ = newest
-    topic, number, path, kind, size, first_file, _, log, start, _, low, _, first, _, _, *rest = queue.bounds
-    position = (stop - 1) * _UNIT.size
-    last_file = position - position % size
-    edges = (start, stop, low, stop, first, last_offset, last_size, *rest)
-    grown = QueueBounds(topic, number, path, kind, size, first_file, last_file, log, *edges)
-    return QueueRange(topic, number, queue.min_offset, stop, grown)
+    return is_of_message and not is_other_code
 
 
 def _read_entries(bounds: QueueBounds, start: int, stop: int) -> bytes:
@@ -412,9 +377,9 @@ def place_before(queue: Queue, offset: int) -> int | None:
 
     None also without a consume queue, unless that message is the last one.
     """
-    mark, there = queue.mark, queue.range
-    if mark is not None and offset == there.max_offset and there.bounds is not None:
-        return place_at(there.bounds.last_physical_offset, mark)  # of 10,000 queues, after each look
+    newest = queue.newest
+    if newest is not None and offset == newest.stop:
+        return place_at(newest.physical_offset, newest.mark)  # of 10,000 queues, after each look
     physical = _physical_offset_before(queue, offset)
     return None if physical is None else place_at(physical, _mark(queue.store.log, physical))
 

@@ -23,7 +23,7 @@ from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
-from store_format.consumequeue.slices import QueueRange, QueueRanges, QueueSlice
+from store_format.consumequeue.slices import Newest, QueueRange, QueueRanges, QueueSlice
 from store_format.consumequeue.units import FiledQueue
 from store_format.display.text import first_names, shown
 from store_format.errors import (
@@ -375,14 +375,46 @@ class Store:
         QueueProofs(self.opened, log).warn_of_gone(state)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class Queue:
-    """One queue of a store, with the offsets that it had when `Store.queue` or `Store.queues` returned it."""
+    """One queue of a store, with the offsets that it had when `Store.queue` or `Store.queues` returned it.
 
-    store: Store
-    range: QueueRange
-    scanned: LogQueue | None  # set if the queue is read by a scan of the commitlog
-    mark: int | None = field(default=None, compare=False)  # of the last message, if a look at the log read it
+    A look at the end of the log makes 10,000 of them: no dataclass, which would take three times as long.
+    """
+
+    __slots__ = ("_known", "max_offset", "min_offset", "newest", "scanned", "store")
+
+    def __init__(
+        self,
+        store: Store,
+        known: QueueRange,
+        scanned: LogQueue | None,
+        newest: Newest | None = None,
+    ) -> None:
+        """`scanned` is set if the queue is read by a scan of the commitlog. `newest` is the last message, if
+        a look at the log read it: `known` may end before it.
+        """
+        self.store, self.scanned, self.newest, self._known = store, scanned, newest, known
+        self.min_offset = known.min_offset
+        self.max_offset = known.max_offset if newest is None else newest.stop
+
+    def grown(self, store: Store, newest: Newest) -> Queue:
+        """The queue, which has files and no message that these lack, up to its newest message."""
+        return Queue(store, self._known, None, newest)
+
+    @property
+    def range(self) -> QueueRange:
+        """The queue as plain values."""
+        if self.newest is not None and self._known.max_offset != self.max_offset:
+            self._known = self._known.grown(self.newest)
+        return self._known
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Queue):
+            return NotImplemented
+        return (self.range, self.scanned, self.store) == (other.range, other.scanned, other.store)
+
+    def __hash__(self) -> int:
+        return hash((self.range, self.store))
 
     def __repr__(self) -> str:
         offsets = f"offsets {self.min_offset:,} to {self.max_offset:,}"
@@ -391,27 +423,17 @@ class Queue:
     @property
     def topic(self) -> str:
         """The topic of the queue."""
-        return self.range.topic
+        return self._known.topic
 
     @property
     def queue_id(self) -> int:
         """The queue id, from 0."""
-        return self.range.queue_id
+        return self._known.queue_id
 
     @property
     def key(self) -> QueueKey:
         """The pair (topic, queue id)."""
-        return self.range.topic, self.range.queue_id
-
-    @property
-    def min_offset(self) -> int:
-        """The queue offset of the first message that can be read."""
-        return self.range.min_offset
-
-    @property
-    def max_offset(self) -> int:
-        """The queue offset after the last message."""
-        return self.range.max_offset
+        return self._known.topic, self._known.queue_id
 
     @property
     def held_max_offset(self) -> int:
