@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark import demo
+from rmq_spark.demo.__main__ import main
 from rmq_spark.demo.broker import messages_until
 from store_format import MessageStore
 from store_format.errors import OptionError
@@ -28,7 +29,9 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
-    return demo.create(str(tmp_path_factory.mktemp("demo") / "shop"), end_ms=END_MS, orders=1600)
+    path = str(tmp_path_factory.mktemp("demo") / "shop")
+    main([path, "--end", "2026-11-23T00:00", "--orders", "1600"])
+    return MessageStore.open(path)
 
 
 def test_a_store_that_ends_now_has_the_same_messages_at_every_time_of_day() -> None:
@@ -135,33 +138,34 @@ def test_messages_wait(shop: MessageStore) -> None:
     ] * 3
 
 
-@pytest.mark.process
-def test_it_does_not_overwrite_and_is_the_same_each_time(shop: MessageStore, tmp_path: Path) -> None:
+def test_it_does_not_overwrite(shop: MessageStore) -> None:
     with pytest.raises(OptionError, match="a store exists there"):
         demo.create(shop.path, end_ms=END_MS)
-    arguments = ("rmq_spark.demo", str(tmp_path / "again"), "--end", "2026-11-23T00:00", "--orders", "1600")
+
+
+@pytest.mark.process
+def test_a_terminal_sees_the_progress(tmp_path: Path) -> None:
+    arguments = ("rmq_spark.demo", str(tmp_path / "shop"), "--end", "2026-11-23T00:00", "--orders", "20")
     code, seen = program_screen(80, [sys.executable, "-m", *arguments])
     assert code == 0
     assert seen.startswith("\r\x1b[Kdemo: 0 % of three days\r\x1b[Kdemo: 1 % of three days")
-    assert without_progress(seen).startswith(f"{tmp_path / 'again'}: ")
-    again = MessageStore.open(str(tmp_path / "again"))
-    keys = ["msgId", "storeTimestampMs", "body"]
-    assert again.queue("Payments", 1).to_table(columns=keys) == shop.queue("Payments", 1).to_table(
-        columns=keys
-    )
+    assert without_progress(seen).startswith(f"{tmp_path / 'shop'}: ")
 
 
 @pytest.mark.process
-def test_without_a_path_it_is_gone_when_the_process_ends(tmp_path: Path) -> None:
+def test_it_is_the_same_each_time_and_without_a_path_gone_when_the_process_ends(
+    shop: MessageStore, tmp_path: Path
+) -> None:
+    keys = ["msgId", "storeTimestampMs", "body"]
     code = (
-        "from rmq_spark import demo; store = demo.create(orders=20); "
-        "print(store.path, store.messages('Orders', since='-4d').to_table().num_rows)"
+        f"from rmq_spark import demo; store = demo.create(end_ms={END_MS}, orders=1600); "
+        f"print(store.path, store.queue('Payments', 1).to_table(columns={keys}).to_pylist())"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
     )
-    path, count = done.stdout.split()
+    path, rows = done.stdout.split(maxsplit=1)
     assert path.startswith(f"{tmp_path}/rmqlog-demo-")
-    assert int(count) > 20
+    assert rows == f"{shop.queue('Payments', 1).to_table(columns=keys).to_pylist()}\n"
     assert not list(tmp_path.glob("rmqlog-demo-*"))
