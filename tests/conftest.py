@@ -67,7 +67,7 @@ NOT_QUICK = ("spark", "process", "slow", "interop")
 
 # `--hypothesis-profile=explore` looks where the default, the same examples on every run, does not.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None, max_examples=60)
-settings.register_profile("whole", derandomize=True, deadline=None, database=None)
+settings.register_profile("whole", derandomize=True, deadline=None, database=None, max_examples=200)
 settings.register_profile(
     "explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
@@ -146,7 +146,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
     processes = int(getattr(config, "workerinput", {}).get("workercount", 1))
     if processes > 1:
-        items[:] = longest_first([(item.nodeid, item) for item in items], processes)
+        items[:] = longest_first([(item.nodeid, item) for item in items], processes, _uses_the_session)
+
+
+def _uses_the_session(item: pytest.Item) -> bool:
+    fixtures = {"spark", "lazy_spark"} & {*getattr(item, "fixturenames", ())}
+    return bool(fixtures) and item.get_closest_marker("spark") is not None
 
 
 def pytest_collection_finish() -> None:

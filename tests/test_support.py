@@ -133,6 +133,25 @@ def test_each_process_begins_with_its_share(processes: int, others: int) -> None
         left = left[size:]
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+def test_the_first_half_of_the_processes_has_the_tests_with_spark(processes: int) -> None:
+    names = [f"tests/a.py::test_{number}{'_spark' * (number % 10 == 3)}" for number in range(100)]
+    names[50:50] = LONGEST
+    long_ones = {LONGEST[0], LONGEST[-1]}
+    with_spark = [name for name in names if name.endswith("_spark") or name in long_ones]
+    left = longest_first([(name, name) for name in names], processes, with_spark.__contains__)
+    assert sorted(left) == sorted(names)
+    firsts, others = (processes + 1) // 2, list[str]()
+    for process in range(processes):
+        part, left = left[: len(left) // (processes - process)], left[len(left) // (processes - process) :]
+        mine = [name for name in part if name in with_spark]
+        assert len(mine) >= len(with_spark) // firsts if process < firsts else not mine
+        assert [name for name in part[: len(mine)] if name not in with_spark + list(LONGEST)] == []
+        others += [name for name in part if name in LONGEST and name not in long_ones]
+        assert process >= processes // 2 or not others
+    assert sorted(others) == sorted({*LONGEST} - long_ones)
+
+
 def test_tests_of_one_line_stay_together_in_their_order() -> None:
     one, other = LONGEST[0], LONGEST[1]
     names = ["a.py::t", f"{other}::1", f"{other}::2", f"{one}::1", "b.py::t", "c.py::t", "d.py::t", "e.py::t"]
