@@ -22,7 +22,7 @@ from tests.interop.programs import Program
 from tests.rmq_spark.consume.sql92.test_sql92 import CORNERS, VECTORS, messages, outcome, trees
 from tests.support import goldens
 from tests.support import oracle_sql92 as oracle
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, examples
 from tests.support.rows import table_rows
 
 CONDITIONS = [
@@ -63,7 +63,7 @@ def test_vectors(module: Program) -> None:
 
 
 @given(tree=trees, rows=messages, random=...)
-@settings(max_examples=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_conditions(
     module: Program, tree: oracle.Tree, rows: list[dict[str, str]], random: Random
 ) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rmq_spark.consume.sql92 import CountingFilter, parse_condition, parse_sql92
 from store_format.errors import OptionError
 from tests.support import oracle_sql92 as oracle
+from tests.support.fixtures import examples
 
 _VECTORS = Path(__file__).parents[3] / "vectors"
 VECTORS: dict[str, Any] = json.loads((_VECTORS / "sql92_vectors.json").read_text())
@@ -126,7 +127,7 @@ def oracles_outcome(tree: oracle.Tree, properties: dict[str, str]) -> str:
 
 @pytest.mark.process
 @given(trees, messages, st.randoms(use_true_random=False))
-@settings(max_examples=1000)
+@settings(max_examples=examples(6))
 def test_columns_give_what_the_oracle_gives_one_by_one(
     tree: oracle.Tree, rows: list[dict[str, str]], random: Random
 ) -> None:
