@@ -156,9 +156,10 @@ def _uses_the_session(item: pytest.Item) -> bool:
 
 def pytest_collection_finish() -> None:
     """Leaves the 350,000 objects of 7,000 tests and their modules out of what Python's collector looks
-    through: half of its time, which is a twentieth of the time of all tests.
+    through, and lets it look seldom: a look at all that the tests import takes 0.1 s.
     """
     gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session")
