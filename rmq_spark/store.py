@@ -235,8 +235,8 @@ class LogStore(_WithMessages, MessageStore):
         times). `MessageColumns` are stored as they are, see `MessageStore.append`; then `options` are
         `CommitOptions`, and only then `store_timestamps` may be given.
 
-        With a `key` (id, number), a call is ignored if this number or a higher number of this id was
-        committed before.
+        With a `key` (id, number), a call is ignored, with a warning, if this number or a higher number of
+        this id was committed before: the number must rise, as that of a date (20261130) does.
 
         Raises OptionError for wrong columns and options, and what `MessageStore.append` raises.
 
@@ -267,7 +267,7 @@ class LogStore(_WithMessages, MessageStore):
                 "table, as a write of Spark, goes to no other place: append MessageColumns"
             )
         if key is not None:
-            ServiceTurn.refuse_key(key[0])
+            key = ServiceTurn.user_key(key)
         return append_table(self.path, messages, options or {}, key)
 
     def find(

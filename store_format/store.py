@@ -124,7 +124,7 @@ class MessageStore(Store):
                 f"append: expected MessageColumns, found {kind}; rmq_spark.open(path).append takes tables"
             )
         if key is not None:
-            ServiceTurn.refuse_key(key[0])
+            key = ServiceTurn.user_key(key)
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
         staged = stage_messages(self.path, messages, options)

@@ -137,7 +137,7 @@ def send_back(
     store = Store.open(store) if isinstance(store, str) else store
     opened = store.opened
     if key is not None:
-        ServiceTurn.refuse_key(key[0])
+        key = ServiceTurn.user_key(key)
     StoreRefusals(opened).refuse_store()
     LostLog.refuse(opened, store.log)
     conf = broker_conf_of(opened, broker_conf)

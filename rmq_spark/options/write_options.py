@@ -450,4 +450,4 @@ def _txn(read: Mapping[str, Any]) -> tuple[str, int] | None:
         raise OptionError(
             f"{there} is given without {missing}; give both or neither: together they identify the batch"
         )
-    return ServiceTurn.refuse_key(name), version
+    return ServiceTurn.user_key((name, version))

@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Integral
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -136,14 +137,18 @@ class ServiceTurn:
         return _SERVICE_PREFIX + self.part if self.batch is None else self.batch
 
     @staticmethod
-    def refuse_key(key_id: str) -> str:
-        """Returns the id of a key that a user gives. Raises OptionError for that of a service."""
-        if key_id.startswith(_SERVICE_PREFIX):
-            raise OptionError(
-                f"key: expected an id that does not begin with {_SERVICE_PREFIX!r}, found {key_id[:100]!r}; "
-                "the services of this project have such ids"
-            )
-        return key_id
+    def user_key(key: object) -> tuple[str, int]:
+        """A user's key as (text, int). Raises OptionError for other values, and for the id of a service."""
+        match key:
+            case (str(name), Integral() as given) if type(given) is not bool:
+                number = int(given)
+                if not name.startswith(_SERVICE_PREFIX) and 0 <= number <= OFFSET_MAX:
+                    return name, number
+        raise OptionError(
+            f"key: expected (id, number), found {repr(key)[:100]}: a text that does not begin with "
+            f"{_SERVICE_PREFIX!r}, and a whole number from 0 to {OFFSET_MAX} that is higher for each later "
+            "batch of this id, such as 20261130"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars
 import pyarrow as pa
 import pytest
@@ -190,3 +191,35 @@ def test_what_is_refused_is_not_written(
 def test_a_store_without_spark_options_takes_no_table(store: LogStore) -> None:
     with pytest.raises(OptionError, match="expected MessageColumns, found Table; "):
         MessageStore.open(store.path).append(TABLE)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ("d", "2026-11-30"),
+        ("d", None),
+        ("d", 1.5),
+        ("d", True),
+        ("d", -1),
+        ("d", 2**63),
+        ("d", 1, 2),
+        ("d",),
+        ("rmqlog/services", 1),
+        (7, 1),
+        "ab",
+        5,
+    ],
+)
+def test_a_key_that_the_ledger_could_not_keep_is_refused_before_anything_is_written(
+    store: LogStore, tmp_path: Path, key: Any
+) -> None:
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(OptionError, match=r"key: expected \(id, number\), found"):
+        store.append(TABLE, options=ORDERS, key=key)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_numbers_of_numpy_are_numbers_of_a_key(store: LogStore) -> None:
+    for number, committed in ((np.int64(9), True), (10, True), (np.int64(9), False)):
+        key = ("d", number)
+        assert store.append(TABLE, options=ORDERS, key=key).committed == committed  # type: ignore[arg-type]

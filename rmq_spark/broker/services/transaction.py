@@ -598,7 +598,7 @@ class DecisionPlan:
         these: a new plan, applied with the same key, writes the others.
         """
         if key is not None:
-            ServiceTurn.refuse_key(key[0])
+            key = ServiceTurn.user_key(key)
         with tallied() as tally:
             for store, decisions in self.parts:
                 with write_session(store.path, options or _options(store, self.now)) as session:
