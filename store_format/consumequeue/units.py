@@ -508,7 +508,7 @@ def stored_bounds(
 
 _BLOCK_SIZE = 4096
 _FEW_UNITS = 24  # of a block: of most queues, the rest is empty
-_QUEUES_AT_ONCE = 1024  # whose blocks stay in a processor's cache
+_QUEUES_AT_ONCE = 512  # whose blocks stay in a processor's cache
 
 # of a queue of `short_queues`, with the names of QueueBounds: the first file is the last one, and the offsets
 # are the units
@@ -544,11 +544,12 @@ def short_queues(
     begins = np.empty((min(len(places), _QUEUES_AT_ONCE), _BLOCK_SIZE), np.uint8)
     for files in begins_of_only_files([found[place].directory for place in places], begins):
         blocks = begins[: len(files)]
-        is_long = blocks[:, _FEW_UNITS * CQ_UNIT.itemsize :].view(np.uint64).any(axis=1)
+        is_long = blocks[:, _FEW_UNITS * CQ_UNIT.itemsize :].view(np.uint64).max(axis=1) > 0
         short, long = np.flatnonzero(~is_long), np.flatnonzero(is_long)
         few = blocks[short, : (_FEW_UNITS + 1) * CQ_UNIT.itemsize]  # an empty unit ends them
         ends = _block_ends(few, short, is_valid, commit_log_min, clean)
-        ends = np.concatenate((ends, _block_ends(blocks[long], long, is_valid, commit_log_min, clean)))
+        if len(long):
+            ends = np.concatenate((ends, _block_ends(blocks[long], long, is_valid, commit_log_min, clean)))
         place, file, size, allocated = files[ends[:, 0]].T
         start, used = file // CQ_UNIT.itemsize, ends[:, 1] * CQ_UNIT.itemsize
         fits = (used < size) & (size <= FILE_SIZE_MAX) & (size % CQ_UNIT.itemsize == 0)
