@@ -75,8 +75,9 @@ class Scan:
             files=_FILES,
         )
         choice, retry = self.options.choice, self.options.choice.retry_topic
+        every = [*share.slices]  # made here: `WholeSlices` has columns
         for is_retry in (False, True):
-            slices = [piece for piece in share.slices if (piece.topic == retry) == is_retry]
+            slices = [piece for piece in every if (piece.topic == retry) == is_retry]
             if not slices:
                 continue
             # Brokers do not filter retried messages again: the subscription of a retry topic is "*".
