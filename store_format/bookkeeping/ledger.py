@@ -140,7 +140,7 @@ class ServiceTurn:
     def user_key(key: object) -> tuple[str, int]:
         """A user's key as (text, int). Raises OptionError for other values, and for the id of a service."""
         match key:
-            case (str(name), Integral() as given) if type(given) is not bool:
+            case (str(name), given) if not isinstance(given, bool) and isinstance(given, Integral):
                 number = int(given)
                 if not name.startswith(_SERVICE_PREFIX) and 0 <= number <= OFFSET_MAX:
                     return name, number
