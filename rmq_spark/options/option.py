@@ -285,6 +285,8 @@ def timestamp_ms(
     if re.fullmatch("[0-9]+", word):
         if len(word) > 19 or int(word) > _LONG_MAX:
             raise given.error(expected, found)
+        if 10**9 <= int(word) < 10**10:
+            raise given.error(expected, found, f"these are seconds; in milliseconds: {word}000")
         return int(word)
     if _RELATIVE.fullmatch(word.lower()):
         return given.now_ms - sum(

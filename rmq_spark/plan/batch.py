@@ -16,7 +16,7 @@ from rmq_spark.options.option import Earliest, Latest
 from rmq_spark.options.read_options import WHOLE_QUEUE, ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
-from rmq_spark.plan.starts import Starts, open_stores, refuse_unknown, stated_offset
+from rmq_spark.plan.starts import Starts, open_stores, refuse_unknown, stated_offset, warn_of_no_match
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StorePermissionError
@@ -48,6 +48,7 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     found = [planning.store_slices(store) for store in stores]
     if options.choice.has_topics or not planning.reads_all:  # else the options name nothing
         refuse_unknown(stores, options, [*planning.read, *starts.left_out])
+    warn_of_no_match(stores, options, [*planning.read, *starts.left_out], "The read has no rows")
     if starts.clients is not None:
         return Plan(splits_of_clients(found, starts.clients), planning.lost)
     return Plan(make_splits(found, options, cores or available_cores()), planning.lost)

@@ -145,14 +145,17 @@ def refuse_unknown_names(
             raise OptionError(f"assign: no store has the queue {queue}; {advice}")
 
 
-def warn_of_no_match(stores: Sequence[Store], options: ReadOptions, queues: Collection[MessageQueue]) -> None:
-    """Warns if `subscribePattern` matches no topic of the `queues`: the stream may wait for ever."""
+def warn_of_no_match(
+    stores: Sequence[Store], options: ReadOptions, queues: Collection[MessageQueue], effect: str
+) -> None:
+    """Warns if `subscribePattern` matches no topic of the `queues`, and says what follows."""
     pattern = options.choice.pattern
     if pattern is not None and not any(options.choice.chooses_topic(queue.topic) for queue in queues):
         _log.warning(
-            "subscribePattern %s matches no topic; %s. The stream waits for a topic that matches",
+            "subscribePattern %s matches no topic; %s. %s",
             pattern,
             _listed(sorted({queue.topic for queue in _existing_queues(stores)})),
+            effect,
         )
 
 

@@ -32,6 +32,7 @@ from store_format.follow.log_tail import (
 
 _log = logging.getLogger(__name__)
 
+_WAITS = "The stream waits for a topic that matches"
 _Json = dict[str, object]
 
 
@@ -187,7 +188,7 @@ class StreamPositions:
         kept = [key for key in previous.positions if not stores.chooses(key)]
         queues = [*stores.queues, *previous.positions.keys() - set(kept)]
         refuse_unknown_names(stores.stores, stores.options, queues)
-        warn_of_no_match(stores.stores, stores.options, queues)
+        warn_of_no_match(stores.stores, stores.options, queues, _WAITS)
         self._deleted = stores.deleted_topics({(topic, broker) for topic, broker, _ in kept})
         for topic, broker in sorted(self._deleted):
             _log.warning(
@@ -358,7 +359,7 @@ def _first_starts(stores: StreamStores) -> dict[MessageQueue, int]:
     Raises OptionError for options that name no queue of the stores.
     """
     refuse_unknown(stores.stores, stores.options, stores.queues.keys())
-    warn_of_no_match(stores.stores, stores.options, stores.queues.keys())
+    warn_of_no_match(stores.stores, stores.options, stores.queues.keys(), _WAITS)
     return {key: _first_start(key, queue, stores.options) for key, queue in stores.queues.items()}
 
 

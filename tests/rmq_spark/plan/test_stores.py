@@ -10,6 +10,7 @@ import pytest
 
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.write_options import parse_write_options
+from rmq_spark.plan.batch import plan
 from rmq_spark.plan.starts import open_stores
 from rmq_spark.stream.stores import StreamStores
 from rmq_spark.write.target import open_target
@@ -153,3 +154,22 @@ def test_a_stream_says_that_a_store_came(cluster: Path, caplog: pytest.LogCaptur
         f"{cluster}/broker-d was added while the query runs, and cannot be read: {cluster}/broker-d looks "
         f"like a store, "
     )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_batch_whose_pattern_matches_no_topic_says_so(
+    cluster: Path, caplog: pytest.LogCaptureFixture, whole: bool
+) -> None:
+    start = {} if whole else {"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "latest"}
+    for pattern, count in (("Ord*", 1), (".*", 1)):
+        found = plan(parse_read_options({"path": str(cluster), "subscribePattern": pattern} | start))
+        warned = [record.getMessage() for record in caplog.records if "no topic" in record.getMessage()]
+        assert len(warned) == count
+        assert any(split.shares for split in found.splits) == (pattern == ".*")
+    assert warned[0].startswith("subscribePattern Ord* matches no topic; the topic")
+    assert warned[0].endswith(". The read has no rows")
+
+
+def test_seconds_are_no_milliseconds(cluster: Path) -> None:
+    with pytest.raises(OptionError, match="these are seconds; in milliseconds: 1795910400000"):
+        parse_read_options({"path": str(cluster), "startingTimestamp": "1795910400"})
