@@ -89,7 +89,7 @@ _OF_A_BROKER = """
     deleteKvConfig wipeWritePerm addWritePerm resetMasterFlushOffset sendMessage sendMsgStatus checkMsgSendRT
     clusterRT producerConnection producer allocateMQ haStatus getSyncStateSet getBrokerEpoch
     getControllerMetaData getControllerConfig updateControllerConfig electMaster cleanBrokerMetadata
-    startMonitoring dumpCompactionLog exportConfigs exportPopRecord rocksDBConfigToJson createUser updateUser
+    startMonitoring exportConfigs exportPopRecord createUser updateUser
     deleteUser getUser listUser createAcl updateAcl deleteAcl getAcl listAcl
 """
 # In lower case -> the command of mqadmin that asks a running broker or name server.
@@ -107,6 +107,11 @@ MQADMIN: dict[str, str] = {word.lower(): word for word in _OF_A_BROKER.split()} 
     "kafka-console-producer.sh": "sendMessage",
     "kafka-configs.sh": "updateBrokerConfig",
 }
+# In lower case -> the command of mqadmin for files that rmqlog does not read.
+OTHER_FILES: dict[str, str] = {
+    "dumpcompactionlog": "dumpCompactionLog",
+    "rocksdbconfigtojson": "rocksDBConfigToJson",
+}
 
 
 def advice_for(words: Sequence[str]) -> str:
@@ -123,4 +128,6 @@ def advice_for(words: Sequence[str]) -> str:
             return f"use rmqlog {OURS[word]}"
         if word in MQADMIN:
             return f"needs a running broker: mqadmin {MQADMIN[word]}"
+        if word in OTHER_FILES:
+            return f"rmqlog does not read these files: mqadmin {OTHER_FILES[word]}"
     return ""

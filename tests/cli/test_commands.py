@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.cli.completion import COMPLETE
-from rmq_spark.cli.elsewhere import MQADMIN, OURS
+from rmq_spark.cli.elsewhere import MQADMIN, OTHER_FILES, OURS
 from rmq_spark.cli.main import COMMANDS, FAMILIES, main
 from tests.support.cli_runs import ROOT, Runner, process
 from tests.support.fixtures import Golden, Unchanged
@@ -81,7 +81,7 @@ def test_words_of_other_tools_lead_to_commands_that_work(
 
 
 def test_words_of_other_tools_are_answered_in_a_line(rmqlog: Runner) -> None:
-    assert not OURS.keys() & MQADMIN.keys()
+    assert not OURS.keys() & MQADMIN.keys() | (OURS.keys() | MQADMIN.keys()) & OTHER_FILES.keys()
     for words, advice in (
         (("consumerProgress", "-g", "CG"), "use rmqlog lag STORE --group GROUP"),
         (("consumerprogress",), "use rmqlog lag STORE --group GROUP"),
@@ -90,6 +90,7 @@ def test_words_of_other_tools_are_answered_in_a_line(rmqlog: Runner) -> None:
         (("topic", "delete", "Orders"), "needs a running broker: mqadmin deleteTopic"),
         (("group", "describe", "CG"), "use rmqlog lag STORE -l --group GROUP"),
         (("updatetopic",), "needs a running broker: mqadmin updateTopic"),
+        (("dumpCompactionLog",), "rmqlog does not read these files: mqadmin dumpCompactionLog"),
     ):
         said = rmqlog.fails(2, *words)
         assert (
