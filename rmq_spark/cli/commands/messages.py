@@ -206,7 +206,9 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
             searches.append(_WordSearch(store, "", found))
     batches = (batch for each in searches for batch in each.found.table.select(names).to_batches())
     nothing = f"no message has the id {id!r}; rmqlog find searches keys, too"
-    return _report_search(searches, write(output, batches, names), nothing)
+    count = write(output, batches, names)
+    _say_how_found(searches)
+    return _end_of_search(searches, count, nothing)
 
 
 @click.command("find")
@@ -264,6 +266,7 @@ def find_(
     batches = (batch for table in tables for batch in table.select(names).to_batches())
     count = write_rows(output, _limited(batches, filters), names)
     hint = ""
+    _say_how_found(searches)
     if not given:
         say_what_system_topics_have(stores, filters)
     if not count:
@@ -276,7 +279,7 @@ def find_(
         hint = f"; --body searches bodies for the text {filters.body}, --body-form sets the form of bodies"
     elif isinstance(filters.body, str) and not hint and _LIKE_A_REGEX.search(filters.body):
         hint = "; --body is a text: -E takes it as a regular expression, -i ignores case"
-    return _report_search(searches, count, f"no message matches{hint}")
+    return _end_of_search(searches, count, f"no message matches{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,11 +329,8 @@ def _limited(batches: Iterator[pa.RecordBatch], filters: MessageChoice) -> Itera
     return first_rows(batches, filters.limit)
 
 
-def _report_search(searches: Sequence[_WordSearch], count: int, nothing: str) -> int:
-    """Reports on stderr how the messages of each search were found, and returns the exit code.
-
-    Raises NotFoundError with the text `nothing` if there is no message.
-    """
+def _say_how_found(searches: Sequence[_WordSearch]) -> None:
+    """Says on stderr how the messages of each search were found."""
     is_cluster = len({id(each.store) for each in searches}) > 1
     has_words = len({each.word for each in searches}) > 1
     for each in searches:
@@ -339,6 +339,10 @@ def _report_search(searches: Sequence[_WordSearch], count: int, nothing: str) ->
         label = "".join(f"{shown(text)}: " for text in labels)
         looked = f": {shown(str(searched))}" if searched.index_files or searched.scanned else ""
         remark(f"{label}{found.table.num_rows} found by {found.how}{looked}")
+
+
+def _end_of_search(searches: Sequence[_WordSearch], count: int, nothing: str) -> int:
+    """Returns the exit code. Raises NotFoundError with the text `nothing` if there is no message."""
     is_partial = any(each.found.searched.damaged_bytes or each.found.searched.lost for each in searches)
     if not count and not is_partial:
         raise NotFoundError(nothing)
