@@ -530,6 +530,11 @@ def read_timer_metrics(opened: Opened) -> dict[str, Metric] | None:
     return read_config(config_path(opened, "timermetrics"), _metrics("timingCount"))
 
 
+def read_transaction_metrics(opened: Opened) -> dict[str, Metric] | None:
+    """transactionMetrics (TransactionMetrics): destination topic -> half messages without a decision."""
+    return read_config(config_path(opened, "transactionMetrics"), _metrics("transactionCount"))
+
+
 def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
     """A client's offsets.json (LocalFileOffsetStore): (topic, broker name, queue id) -> next offset."""
     return read_config(path, partial(_local_offsets, path), is_needed=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,18 +170,25 @@ def group_queues(
     group: str | None = None,
     committed: Committed | None = None,
     progress: PopProgress | None = None,
+    *,
+    pairs: Collection[tuple[str, str]] | None = None,
+    queues_on_disk: Iterable[Queue] | None = None,
 ) -> list[GroupQueue]:
     """Every queue of the topics for which a group has offsets, and of its retry topics if configured; sorted.
 
     The queues of a topic are the queues on disk, the ids below readQueueNums and the ids in the offsets.
     `committed` replaces the offsets in the store. `progress` is what groups have popped; by default nothing.
+    `pairs` are those of `group_pairs` to show, by default all. `queues_on_disk` are the queues of their
+    topics, by default found by a look at the store.
     """
     committed, topics = committed or read_committed(store.opened), read_topics(store.opened)
     progress = progress or PopProgress()
-    pairs = _pairs(store, committed, topics, progress, group)
+    pairs = group_pairs(store, committed, topics, progress, group) if pairs is None else pairs
     wanted, is_tiered = {topic for _, topic in pairs}, OtherFiles(store.opened).tiered is not None
     by_topic: dict[str, dict[int, Queue]] = {}
-    for queue in store.queues(wanted.__contains__) if wanted else ():
+    if queues_on_disk is None:
+        queues_on_disk = store.queues(wanted.__contains__) if wanted else ()
+    for queue in queues_on_disk:
         by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
     there = {(topic, queue_id) for topic, queues in by_topic.items() for queue_id in queues}
     past = Fates(store.opened, store.log).past_queues(store.log.min_offset, there)
@@ -206,8 +213,12 @@ def group_queues(
     return found
 
 
-def _pairs(
-    store: Store, committed: Committed, topics: TopicConfigs | None, progress: PopProgress, group: str | None
+def group_pairs(
+    store: Store,
+    committed: Committed,
+    topics: Collection[str] | None,
+    progress: PopProgress,
+    group: str | None = None,
 ) -> set[tuple[str, str]]:
     """The (group, topic) pairs to show; `progress` learns which of them are retry topics of pop."""
     pairs = {pair for pair in committed.pairs() | progress.ours if group in (None, pair[0])}
@@ -274,10 +285,10 @@ def lag_table(
 
 def measured_places(store: Store, places: list[GroupQueue]) -> dict[QueueKey, Stretches]:
     """Sizes and times of each queue between the offsets at which the lag of the groups begins and ends."""
-    return measure(store, *_queues_and_edges(places))
+    return measure(store, *queues_and_edges(places))
 
 
-def _queues_and_edges(places: list[GroupQueue]) -> tuple[list[Queue], dict[QueueKey, list[int]]]:
+def queues_and_edges(places: list[GroupQueue]) -> tuple[list[Queue], dict[QueueKey, list[int]]]:
     """Each queue once, and the offsets in it that have to be measured."""
     queues: dict[QueueKey, Queue] = {}
     edges: dict[QueueKey, list[int]] = {}

@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.metadata.read import BrokerConf
+from store_format.names import QueueKey
 from store_format.pop.in_flight import read_pop_progress
 from store_format.read.store import Store
-from store_format.views.lag import LAG_COLUMNS, group_queues, lag_row, measured_places
+from store_format.views.lag import LAG_COLUMNS, GroupQueue, group_queues, lag_row, measured_places
+from store_format.views.measure import Stretches
 from store_format.views.retention import NextLoss, next_losses
 from store_format.views.view import View
 
@@ -82,6 +84,19 @@ def rows_with_losses(
     """The rows, each with its next loss. `deleted_at` and `forced` are those of `next_losses`."""
     places = group_queues(store, progress=read_pop_progress(store, conf))
     measured = measured_places(store, places)
+    return rows_of_places(store, places, measured, now_ms, conf, deleted_at, forced)
+
+
+def rows_of_places(
+    store: Store,
+    places: list[GroupQueue],
+    measured: dict[QueueKey, Stretches],
+    now_ms: int,
+    conf: BrokerConf,
+    deleted_at: Callable[[int, int], int],
+    forced: int = 0,
+) -> Iterator[tuple[tuple[object, ...], NextLoss | None]]:
+    """`rows_with_losses` of these queues of groups, with sizes and times as `measured_places` gives them."""
     losses = next_losses(store, places, measured, conf.file_reserved_hours, deleted_at, forced)
     names = [column.name for column in LAG_COLUMNS]
     queues: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)  # Any: values of lag's columns

@@ -159,14 +159,14 @@ def retention_rows(
     for place in places:
         edges.setdefault((place.topic, place.queue_id), []).append(place.first_unconsumed or 0)
     measured = measure(store, list(queues.values()), edges)
-    expiry = _expiry(store, file_reserved_hours)
+    expiry = expiry_ms(store, file_reserved_hours)
     rows = [
         row for place in places if (row := _retention_row(store, place, measured, expiry, now_ms)) is not None
     ]
     return sorted(rows, key=lambda row: (row[-1] is None, row[-1], row[1:4]))
 
 
-def _expiry(store: Store, hours: float) -> list[int]:
+def expiry_ms(store: Store, hours: float) -> list[int]:
     """When each commitlog file expires, in ms. A young file also protects all files after it."""
     modified = [
         status[1] if (status := files_at(file.path).status(file.path)) is not None else 0
@@ -239,7 +239,7 @@ def next_losses(
     `deleted_at` gives the time of deletion of a commitlog file, by its number and the time at which it
     expires. `forced` is how many files, the oldest first, are deleted at once whatever their age.
     """
-    expiry, files = _expiry(store, file_reserved_hours), store.log.files
+    expiry, files = expiry_ms(store, file_reserved_hours), store.log.files
     numbers: dict[tuple[str, str], list[tuple[int, GroupQueue]]] = defaultdict(list)
     for place in places:
         number = _next_file(store, place, measured)

@@ -1,0 +1,119 @@
+"""The collector: one page of metrics about all stores of a path, again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rmq_spark.metrics.exposition import MetricsPage
+from rmq_spark.metrics.store_look import Samples, StoreLook
+from store_format import MessageStore
+from store_format.errors import StoreError
+from store_format.files.read import all_answered, one_look
+from store_format.read.store_root import refuse_equal_names, store_roots
+
+Failure = StoreError | OSError
+
+_NS_OF_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a collector looks at: the absolute path of a store or a cluster, and how its stores are opened and
+    measured, as in `StoreLook`.
+    """
+
+    path: str
+    commit_log_paths: tuple[str, ...] = ()
+    broker_name: str | None = None
+    broker_conf: str | None = None
+    series_max: int = 2_000
+    verify: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One page, how many stores were read for it, and the errors of those that were not."""
+
+    page: bytes
+    read_count: int
+    errors: list[Failure]
+
+
+@dataclass(slots=True)
+class Collector:
+    """Looks at the stores, and keeps from look to look what did not change.
+
+    A store that fails has `rmqlog_scrape_success` 0 and no other number; the next look opens it again.
+    """
+
+    scope: Scope
+    clock_ns: Callable[[], int] = time.time_ns
+    _looks: dict[str, StoreLook] = field(default_factory=dict)
+    _page: MetricsPage = field(default_factory=MetricsPage)
+
+    def scrape(self) -> Scrape:
+        """Looks at all stores once. An error of a store is in the result, and does not raise."""
+        samples: Samples = {}
+        errors: list[Failure] = []
+        names: list[tuple[str, str]] = []
+        with one_look():
+            roots = self._roots(samples, errors)
+            self._looks = {root: look for root, look in self._looks.items() if root in roots}
+            for root in roots:
+                self._add_store(root, samples, errors, names)
+        return Scrape(self._page.write(samples), len(names), errors)
+
+    def _roots(self, samples: Samples, errors: list[Failure]) -> list[str]:
+        scope = self.scope
+        if scope.commit_log_paths:
+            return [scope.path]
+        left_out: list[Failure] = []
+        try:
+            roots = store_roots(scope.path, left_out.append)
+        except (StoreError, OSError) as error:
+            left_out.append(error)
+            roots = []
+        if left_out:
+            _add(samples, "rmqlog_scrape_success", scope.path, 0)
+            errors += left_out
+        return [root for root in roots if not left_out or root != scope.path]
+
+    def _add_store(
+        self, root: str, samples: Samples, errors: list[Failure], names: list[tuple[str, str]]
+    ) -> None:
+        begun = time.perf_counter()
+        try:
+            with all_answered():
+                look = self._look_of(root)
+                refuse_equal_names([*names, (look.store.broker_name, root)])
+                found = look.samples(self.clock_ns() // _NS_OF_MS)
+        except (StoreError, OSError) as error:
+            self._looks.pop(root, None)
+            errors.append(error)
+            _add(samples, "rmqlog_scrape_success", root, 0)
+            return
+        names.append((look.store.broker_name, root))
+        for name, each in found.items():
+            samples.setdefault(name, []).extend(each)
+        _add(samples, "rmqlog_scrape_success", root, 1)
+        _add(samples, "rmqlog_scrape_duration_seconds", root, time.perf_counter() - begun)
+
+    def _look_of(self, root: str) -> StoreLook:
+        scope = self.scope
+        look = self._looks.get(root)
+        store = MessageStore.open(
+            root,
+            broker_name=scope.broker_name,
+            commit_log_paths=scope.commit_log_paths,
+            skip_unreadable=True,
+            fail_on_unknown=False,
+        )
+        if look is None or look.store.broker_name != store.broker_name:
+            look = self._looks[root] = StoreLook(store, scope.broker_conf, scope.series_max, scope.verify)
+        return look
+
+
+def _add(samples: Samples, name: str, store: str, value: float) -> None:
+    samples.setdefault(name, []).append(((store,), float(value)))
