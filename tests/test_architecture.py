@@ -49,7 +49,7 @@ ROOMS = [
                 "store",
                 "charts",
             ),
-            *("charts", "show", "spark", "", "pop", "consumer", "services", "demo", "cli"),
+            *("charts", "show", "spark", "", "pop", "consumer", "services", "demo", "metrics", "cli"),
         )
     ),
     "pyspark_rmqlog.",  # what Spark imports to register the data source
@@ -62,6 +62,7 @@ ONE_ROOM = {
     "click": "rmq_spark.cli",
     "numba": "store_format.kernels",
     "llvmlite": "store_format.kernels",
+    "prometheus_client": "rmq_spark.metrics",
 }
 
 # Modules that open, map or list files: the room of store files, what an export writes, and those that compile

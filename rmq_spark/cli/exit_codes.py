@@ -1,6 +1,7 @@
 """The exit codes of `rmqlog`: one table, from which --help and the reference are made.
 
-1 and 2 are those of grep: nothing matches, and wrong usage. 70 is EX_SOFTWARE of sysexits.h.
+1 and 2 are those of grep: nothing matches, and wrong usage. 70 is EX_SOFTWARE of sysexits.h. `check` has the
+codes 0 to 3 of monitoring plugins.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (
         NOT_FOUND,
         "nothing found",
-        "No row or message matches, or there is no such store, topic, group or message.",
+        "No row or message matches, or there is no such store, topic, group or message. Of `check`: a warning.",
     ),
-    (USAGE, "wrong usage", "An option, argument or setting is wrong, or the format is not supported."),
-    (DAMAGE, "damage", "Messages are damaged."),
+    (
+        USAGE,
+        "wrong usage",
+        "An option, argument or setting is wrong, or the format is not supported. Of `check`: critical.",
+    ),
+    (DAMAGE, "damage", "Messages are damaged. Of `check`: unknown, also for wrong usage."),
     (
         PARTIAL,
         "a part is missing",

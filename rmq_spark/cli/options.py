@@ -72,6 +72,20 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
     return decorate
 
 
+def store_path_argument(command: Command) -> Command:
+    """The argument STORE for a command that opens the stores itself, as `path`, `commit_log_paths` and
+    `broker_name`. The path is absolute; it may lead nowhere.
+    """
+
+    def called(store: str, commit_log: tuple[str, ...], **others: Any) -> Any:
+        logs = tuple(map(paths.given, commit_log))
+        return command(path=paths.given(store), commit_log_paths=logs, **others)
+
+    called = click.argument("store", type=_PATH)(standing_for(command, called))
+    called.__click_params__[:0] = _rare_options()[:2]  # type: ignore[attr-defined] # click's attribute
+    return called
+
+
 def _rare_options() -> list[click.Option]:
     about = "Directory of commitlog files outside STORE (storePathCommitLog); repeatable."
     log = click.Option(["--commitlog", "commit_log"], type=_PATH, multiple=True, metavar="PATH", help=about)

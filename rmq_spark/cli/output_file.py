@@ -1,10 +1,12 @@
-"""The only module of this room that opens files: for an export, and the null device for a closed pipe."""
+"""The only module of this room that opens files: for an export, for a file that other programs read again and
+again, and the null device for a closed pipe.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 import click
@@ -35,4 +37,22 @@ def new_file(path: str, *, replace: bool) -> Iterator[BinaryIO]:
     except BaseException:
         if os.path.lexists(part):
             os.unlink(part)
+        raise
+
+
+def replace_whole(path: str, data: bytes) -> None:
+    """Replaces a file in one step, so that no reader sees a part of it. Everybody may read the file.
+
+    The data is written to `path` with `.new` behind it first.
+    """
+    aside = f"{path}.new"
+    try:
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(aside, flags, 0o644), "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # whatever the umask is
+            file.write(data)
+        os.replace(aside, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(aside)
         raise

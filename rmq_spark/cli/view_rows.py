@@ -5,11 +5,11 @@ Bodies of messages are read from the commitlog, only for the rows that are shown
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -159,6 +159,12 @@ class KeepWhere:
                 for i in range(batch.num_rows)
             ],
             pa.bool_(),
+        )
+
+    def keeps(self, row: Mapping[str, Any]) -> bool:  # Any: values of columns
+        """Whether a row passes."""
+        return all(fnmatchcase(row[name] or "", pattern) for name, pattern in self.patterns) and not (
+            self.hides_system_groups and is_system_group(row["group"])
         )
 
     def matches(self, name: str) -> bool:

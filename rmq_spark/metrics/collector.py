@@ -13,8 +13,6 @@ from store_format.errors import StoreError
 from store_format.files.read import all_answered, one_look
 from store_format.read.store_root import refuse_equal_names, store_roots
 
-Failure = StoreError | OSError
-
 _NS_OF_MS = 1_000_000
 
 
@@ -38,7 +36,7 @@ class Scrape:
 
     page: bytes
     read_count: int
-    errors: list[Failure]
+    errors: list[Exception]
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ class Collector:
     def scrape(self) -> Scrape:
         """Looks at all stores once. An error of a store is in the result, and does not raise."""
         samples: Samples = {}
-        errors: list[Failure] = []
+        errors: list[Exception] = []
         names: list[tuple[str, str]] = []
         with one_look():
             roots = self._roots(samples, errors)
@@ -65,11 +63,11 @@ class Collector:
                 self._add_store(root, samples, errors, names)
         return Scrape(self._page.write(samples), len(names), errors)
 
-    def _roots(self, samples: Samples, errors: list[Failure]) -> list[str]:
+    def _roots(self, samples: Samples, errors: list[Exception]) -> list[str]:
         scope = self.scope
         if scope.commit_log_paths:
             return [scope.path]
-        left_out: list[Failure] = []
+        left_out: list[Exception] = []
         try:
             roots = store_roots(scope.path, left_out.append)
         except (StoreError, OSError) as error:
@@ -81,7 +79,7 @@ class Collector:
         return [root for root in roots if not left_out or root != scope.path]
 
     def _add_store(
-        self, root: str, samples: Samples, errors: list[Failure], names: list[tuple[str, str]]
+        self, root: str, samples: Samples, errors: list[Exception], names: list[tuple[str, str]]
     ) -> None:
         begun = time.perf_counter()
         try:
@@ -89,7 +87,7 @@ class Collector:
                 look = self._look_of(root)
                 refuse_equal_names([*names, (look.store.broker_name, root)])
                 found = look.samples(self.clock_ns() // _NS_OF_MS)
-        except (StoreError, OSError) as error:
+        except Exception as error:  # also what nobody foresaw: the other stores have their numbers
             self._looks.pop(root, None)
             errors.append(error)
             _add(samples, "rmqlog_scrape_success", root, 0)

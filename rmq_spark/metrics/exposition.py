@@ -57,7 +57,9 @@ class MetricsPage:
             by_family.setdefault(name, []).append(labels)
         for family in FAMILIES:
             new = by_family.get(family.name, [])
-            self._heads.update(zip(((family.name, labels) for labels in new), _heads(family, new), strict=True))
+            self._heads.update(
+                zip(((family.name, labels) for labels in new), _heads(family, new), strict=True)
+            )
 
 
 def _heads(family: Family, series: Sequence[_Labels]) -> list[str]:

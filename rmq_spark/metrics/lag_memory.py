@@ -106,9 +106,7 @@ class _Known:
         lag_ms = self.row["lagMs"] if following is None else max(now_ms - following // _US_OF_MS, 0)
         if self.loss is None:
             return GroupLag(self.row, lag_ms, None, None)
-        return GroupLag(
-            self.row, lag_ms, deletions.of(self.loss.expires_ms)[0] - now_ms, self.loss.messages
-        )
+        return GroupLag(self.row, lag_ms, deletions.of(self.loss.expires_ms)[0] - now_ms, self.loss.messages)
 
 
 class LagMemory:
@@ -210,9 +208,7 @@ class LagMemory:
             store, committed=committed, progress=progress, pairs=self.measured, queues_on_disk=queues
         )
         measured = self._measured(places)
-        rows = rows_of_places(
-            store, places, measured, now.now_ms, now.conf, now.deleted_at, now.forced
-        )
+        rows = rows_of_places(store, places, measured, now.now_ms, now.conf, now.deleted_at, now.forced)
         for values, loss in rows:
             row = dict(zip(_NAMES, values, strict=True))
             each = known[row["group"], row["topic"]]

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from rmq_spark.metrics.exposition import CONTENT_TYPE
@@ -58,18 +61,48 @@ class MetricsServer(HTTPServer):
         """Binds the address. `HTTPServer.server_bind` also asks the name service for the machine's name."""
         socket_bind = super(HTTPServer, self).server_bind
         socket_bind()
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment] # as HTTPServer
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    @property
+    def shown_address(self) -> str:
+        """The address for a URL; the port that the system chose for port 0."""
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"{host}:{self.server_port}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away early is no error of the server."""
+        """Passes over a client that goes away early, or that is dropped. Raises every other error."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, OSError):
+            raise error
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: MetricsServer
     server_version, sys_version = "rmqlog", ""
-    timeout = _CLIENT_SECONDS_MAX  # of each wait for the client
+
+    def setup(self) -> None:
+        super().setup()
+        self._deadline = self._new_deadline()
+
+    def finish(self) -> None:
+        self._deadline.cancel()
+        super().finish()
+
+    def _new_deadline(self) -> threading.Timer:
+        """Drops the client if it has not sent its request, or read its answer, in time. A timeout of the socket
+        would begin again with each byte.
+        """
+        deadline = threading.Timer(_CLIENT_SECONDS_MAX, self._drop)
+        deadline.daemon = True
+        deadline.start()
+        return deadline
+
+    def _drop(self) -> None:
+        with suppress(OSError):  # it has gone itself
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
+        self._deadline.cancel()  # a look may take longer
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._answer(self.server.page(), CONTENT_TYPE)
@@ -79,6 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
 
     def _answer(self, body: bytes, content_type: str) -> None:
+        self._deadline = self._new_deadline()
         self.send_response(200)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
