@@ -17,13 +17,17 @@ _PARTIAL = (
     "`services` and `clean`: a service or a store failed, and the others did their work."
 )
 
+_NOT_FOUND = (
+    "No row or message matches, or there is no such store, topic, group or message. Of `check`: a warning."
+)
+
 # code, a few words, what it means
 EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (OK, "done", "The command did what it was asked."),
     (
         NOT_FOUND,
         "nothing found",
-        "No row or message matches, or there is no such store, topic, group or message. Of `check`: a warning.",
+        _NOT_FOUND,
     ),
     (
         USAGE,

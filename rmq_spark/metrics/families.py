@@ -1,7 +1,9 @@
 """Each metric that rmqlog exports, as one table: name, type, labels, help text and origin.
 
-The names, labels and units of a 5.x broker's own exporter come first; the broker's OpenTelemetry exporter adds
-the unit to a name. A name that begins with `rmqlog_` is of a number that no broker exports.
+The names, labels and units of a 5.x broker's own exporter come first; the broker's OpenTelemetry exporter
+adds the unit to a name, and a label `otel_scope_name`, which is left out here. A name that begins with
+`rmqlog_` is of a number that no broker exports. Numbers that only a broker's memory has, such as
+rocketmq_storage_flush_behind_bytes, are not here.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ LABEL_CHARS_MAX = 255  # of a label's value: the longest name of a topic or grou
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. `constant` is the constant of RocketMQ 5.5 that has the name, as Class.FIELD; "" for names of
-    rmqlog. `unit` is what the broker's exporter adds to the constant. `source` says where the value comes from.
+    """One metric.
+
+    `constant` is the constant of RocketMQ 5.5 that has the name, as Class.FIELD; "" for names of rmqlog.
+    `unit` is what the broker's exporter adds to the constant. `source` says where the value comes from.
     """
 
     name: str
@@ -82,7 +86,8 @@ FAMILIES = (
     ),
     Family(
         "rmqlog_consumer_lag_bytes", CONSUMER,
-        "Bytes in the commitlog of the messages that the group has not consumed.", "view lagByTopic, lagBytes",
+        "Bytes in the commitlog of the messages that the group has not consumed.",
+        "view lagByTopic, lagBytes",
     ),
     Family(
         "rmqlog_consumer_unknown_queues", CONSUMER,
@@ -108,8 +113,8 @@ FAMILIES = (
         "rmqlog retention, deletionInMs",
     ),
     Family(
-        "rmqlog_consumer_dead_letters", (*NODE, "consumer_group"), "Messages in the group's dead letter topic.",
-        "consume queues",
+        "rmqlog_consumer_dead_letters", (*NODE, "consumer_group"),
+        "Messages in the group's dead letter topic.", "consume queues",
     ),
     Family(
         "rmqlog_oldest_unread_message_age_seconds", NODE,
@@ -118,8 +123,8 @@ FAMILIES = (
     ),
     Family(
         "rmqlog_left_out_series", NODE,
-        "Pairs of group and topic, dead letter topics, and topics of half and timing messages that --max-series "
-        "has left out.",
+        "Pairs of group and topic, dead letter topics, and topics of half and timing messages that "
+        "--max-series has left out.",
         "the limit of series",
     ),
     Family(

@@ -1,10 +1,11 @@
 """The rows of the view `lagByTopic` from look to look: what did not change is not read again.
 
-A whole look at 10,000 queues takes two seconds. A store follower names the queues that changed since the last
-look, by the new messages of the commitlog. The rows of a group and topic stay as long as these stay equal: the
-queues of the topic, the committed and pulled offsets of the group, the topic's number of queues, and, for a
-group that has not read everything, the commitlog files and what retention deletes next. Only the ages grow with
-the clock. What pop has in flight changes with the clock too, so the rows of groups that pop are always new.
+A whole look at 10,000 queues takes two seconds. A store follower names the queues that changed since the
+last look, by the new messages of the commitlog. The row of a group and topic stays as long as these stay
+equal: the queues of the topic, the committed and pulled offsets of the group, the topic's number of queues,
+and, for a group that has not read everything, the commitlog files and what retention deletes next. Only the
+ages grow with the clock. What pop has in flight changes with the clock, too, so the rows of groups that pop
+are always new. The memory has a row for each group and topic, and a few offsets of each queue.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ class _EveryQueue:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A row of `lagByTopic` by the names of its columns, and what changes with the clock: the age of the
-    oldest unread message in ms, the time in ms until the next loss by retention, and the number of messages of
-    this loss. Use these in place of the row's own values.
+    """A row of `lagByTopic` by the names of its columns, and what changes with the clock.
+
+    That are the age of the oldest unread message in ms, the time in ms until the next loss by retention, and
+    the number of messages of this loss. They count in place of the row's own values.
     """
 
     row: Mapping[str, Any]  # Any: values of LAG_BY_TOPIC_COLUMNS
@@ -211,7 +213,7 @@ class LagMemory:
         rows = rows_of_places(store, places, measured, now.now_ms, now.conf, now.deleted_at, now.forced)
         for values, loss in rows:
             row = dict(zip(_NAMES, values, strict=True))
-            each = known[row["group"], row["topic"]]
+            each = known[str(row["group"]), str(row["topic"])]
             each.row, each.loss = row, loss
         for pair in self.measured:
             known[pair].deletions = known[pair].deletions_at(deletions)

@@ -1,7 +1,8 @@
 """Limits of a monitoring check: which state the numbers of consumer groups have, and why.
 
-States and performance data are those of monitoring plugins (Nagios, Icinga): a value beyond a limit is a warning
-or critical; a value on it is not. Of several states the first of critical, warning, unknown and ok counts.
+States and performance data are those of monitoring plugins (Nagios, Icinga): a value beyond a limit is a
+warning or critical; a value on it is not. Of several states the first of critical, warning, unknown and ok
+counts.
 """
 
 from __future__ import annotations

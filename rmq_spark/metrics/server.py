@@ -24,7 +24,9 @@ _INDEX = b"rmqlog metrics: see /metrics\n"
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """(host, port) of `127.0.0.1:9877`, `:9877` or `[::1]:9877`; without a host, loopback. Raises OptionError.
+    """(host, port) of `127.0.0.1:9877`, `:9877` or `[::1]:9877`; without a host that of loopback.
+
+    Raises OptionError.
 
     >>> parse_address(":9877")
     ('127.0.0.1', 9877)
@@ -89,8 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def _new_deadline(self) -> threading.Timer:
-        """Drops the client if it has not sent its request, or read its answer, in time. A timeout of the socket
-        would begin again with each byte.
+        """Drops the client if it has not sent its request, or read its answer, in time.
+
+        A timeout of the socket would begin again with each byte.
         """
         deadline = threading.Timer(_CLIENT_SECONDS_MAX, self._drop)
         deadline.daemon = True

@@ -135,8 +135,8 @@ def groups_without_file(opened: Opened) -> set[str]:
     return set()
 
 
-def offsets_identity(opened: Opened) -> object:
-    """A value that changes when a file of consumer offsets is replaced. Costs two stat calls."""
+def offsets_identity(opened: Opened) -> tuple[tuple[int, int, int] | None, ...]:
+    """The `stat_identity` of each file of consumer offsets. Costs two stat calls."""
     return tuple(opened.files.stat_identity(config_path(opened, name)) for name in (_PLAIN, _LIGHT))
 
 

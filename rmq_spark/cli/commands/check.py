@@ -131,8 +131,8 @@ def _add_store(verdict: Verdict, store: MessageStore, groups: list[GroupLag], ke
     except StoreError as error:
         verdict.add_unknown(str(error).partition(";")[0])
     verdict.add(each for each in groups if keep is None or keep.keeps(each.row))
-    for error in (store.unreadable or {}).values():
-        verdict.add_unknown(str(error))
+    for why in store.unreadable or ():
+        verdict.add_unknown(why)
 
 
 def _limit(measure: Measure, text: str) -> Limit:

@@ -135,8 +135,8 @@ def _listen(address: str, collector: Collector) -> int:
         remark(f"metrics at http://{server.shown_address}/metrics")
         if not is_loopback(host):
             remark(
-                f"{host} is not loopback: each machine that reaches the port can read the names of all topics "
-                "and groups"
+                f"{host} is not loopback: each machine that reaches the port can read the names of all "
+                "topics and groups"
             )
         server.page()  # the first look takes longest
         server.serve_forever()

@@ -1,0 +1,227 @@
+"""Pages of metrics: Prometheus' own parser reads them, they are bounded, and a store that fails is a
+number.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.fill import Filling, fill
+from rmq_spark.metrics.collector import Collector, Scope
+from rmq_spark.metrics.exposition import MetricsPage
+from rmq_spark.metrics.families import BY_NAME, LABEL_CHARS_MAX
+from store_format import MessageStore
+from store_format.message.encode import MessageColumns
+from store_format.message.property_encoder import encode_property_columns
+from tests.support import goldens
+from tests.support.file_edits import overwrite
+from tests.support.fixtures import Golden, Unchanged
+
+Series = dict[tuple[str, ...], float]  # values of the labels in the order of the family -> value
+
+
+def parsed(page: bytes) -> dict[str, Series]:
+    """The samples of a page by family, as Prometheus' own parser reads them."""
+    found: dict[str, Series] = {}
+    for family in text_string_to_metric_families(page.decode()):
+        ours = BY_NAME[family.name]
+        assert (family.documentation, family.type) == (ours.help, ours.kind)
+        for sample in family.samples:
+            assert set(sample.labels) == set(ours.labels), sample
+            key = tuple(sample.labels[name] for name in ours.labels)
+            assert key not in found.setdefault(family.name, {}), "a series twice"
+            found[family.name][key] = sample.value
+    return found
+
+
+def of_path(path: Path, **scope: object) -> dict[str, Series]:
+    scrape = Collector(Scope(str(path), **scope)).scrape()  # type: ignore[arg-type] # fields of Scope
+    assert scrape.errors == []
+    return parsed(scrape.page)
+
+
+def _write_offsets(path: Path, table: dict[str, dict[str, int]]) -> None:
+    (path / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+
+
+def test_the_numbers_are_those_of_the_views(golden: Golden, unchanged: Unchanged) -> None:
+    path = golden("cleaned-5.5.0")
+    with unchanged(path):
+        found = of_path(path)
+    node = ("GoldenCluster", "broker", "broker-a")
+    store = MessageStore.open(str(path))
+    rows = store.view("lagByTopic").to_pylist()
+    names = {
+        "rocketmq_consumer_lag_messages": "lagMessages",
+        "rocketmq_consumer_inflight_messages": "inFlightMessages",
+        "rocketmq_consumer_ready_messages": "readyMessages",
+        "rmqlog_consumer_lag_bytes": "lagBytes",
+        "rmqlog_consumer_lost_messages": "lostMessages",
+        "rmqlog_consumer_unknown_queues": "unknownQueues",
+    }
+    for name, column in names.items():
+        expected = {(row["group"], row["topic"]): row[column] for row in rows if row[column] is not None}
+        assert {key[3:5]: value for key, value in found.get(name, {}).items()} == expected, name
+    assert found["rmqlog_consumer_lost_messages"][*node, "CG_some", "Orders", "false", "false"] > 0
+    assert found["rocketmq_topic_number"] == {node: len(store.configured_topics())}
+    configured = store.view("groups")["configured"].to_pylist().count(True)
+    assert found["rocketmq_consumer_group_number"] == {node: configured}
+    assert found["rmqlog_store_state"] == {
+        (*node, "clean"): 1, (*node, "live"): 0, (*node, "crashed"): 0,
+    }  # fmt: skip
+    age = found["rmqlog_oldest_unread_message_age_seconds"][node]
+    latencies = found["rocketmq_consumer_lag_latency_milliseconds"].values()
+    assert age == pytest.approx(max(latencies) / 1000, abs=1e-6)
+    assert found["rmqlog_scrape_success"] == {(str(path),): 1}
+    assert "rmqlog_problems" not in found
+
+
+def test_what_a_broker_counts_and_what_verify_finds(golden: Golden, copy_of: Golden) -> None:
+    assert sum(of_path(golden("retry-dlq-5.5.0"))["rmqlog_consumer_dead_letters"].values()) == sum(
+        row["topic"].startswith("%DLQ%") for row in goldens.expected_rows("retry-dlq-5.5.0")
+    )
+    timed = of_path(golden("pop-5.5.0"))["rocketmq_timing_messages"]
+    assert {key[3] for key in timed} == set(
+        json.loads((golden("pop-5.5.0") / "config" / "timermetrics").read_text())["timingCount"]
+    )
+    damaged = copy_of("basic-5.5.0")
+    overwrite(damaged / "commitlog" / "00000000000000262144", 39043, b"X")
+    problems = of_path(damaged, verify=True)["rmqlog_problems"]
+    assert {key[3]: value for key, value in problems.items()}["damage"] == 1
+
+
+def test_hostile_names_stay_labels(copy_of: Golden) -> None:
+    path = copy_of("basic-5.5.0")
+    names = ['a"b\\c\nd', '{x="y"} 1', "\ud800", "é" * 400, "é" * 401, ""]
+    _write_offsets(path, {f"Orders@{name}": {"0": 1} for name in names})
+    found = of_path(path)
+    groups = {key[3] for key in found["rocketmq_consumer_lag_messages"]}
+    assert {names[0], names[1], "\ufffd"} <= groups
+    assert max(map(len, groups)) == LABEL_CHARS_MAX
+    ((_, left_out),) = found["rmqlog_left_out_series"].items()
+    assert left_out == 1  # the second one of two long names that begin alike
+
+
+def test_the_series_are_bounded(copy_of: Golden) -> None:
+    path = copy_of("basic-5.5.0")
+    _write_offsets(path, {f"Orders@G{number}": {"0": number} for number in range(100)})
+    found = of_path(path, series_max=10)
+    lag = found["rocketmq_consumer_lag_messages"]
+    assert len(lag) == 10
+    every = of_path(path)["rocketmq_consumer_lag_messages"]
+    assert min(lag.values()) >= sorted(every.values())[-11]
+    assert sum(found["rmqlog_left_out_series"].values()) == 100 - 10
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, golden: Golden) -> Path:
+    shutil.copytree(golden("basic-5.5.0"), tmp_path / "cluster" / "a")
+    shutil.copytree(golden("cluster-5.5.0") / "broker-b", tmp_path / "cluster" / "b")
+    return tmp_path / "cluster"
+
+
+def test_a_store_that_fails_is_a_number_and_the_others_go_on(cluster: Path, tmp_path: Path) -> None:
+    collector = Collector(Scope(str(cluster)))
+    first = parsed(collector.scrape().page)
+    assert set(first["rmqlog_scrape_success"].values()) == {1}
+    assert {key[2] for key in first["rocketmq_topic_number"]} == {"broker-a", "broker-b"}
+    topics = cluster / "b" / "config" / "topics.json"
+    topics.rename(tmp_path / "topics.json")
+    topics.mkdir()
+    scrape = collector.scrape()
+    found = parsed(scrape.page)
+    assert found["rmqlog_scrape_success"] == {(str(cluster / "a"),): 1, (str(cluster / "b"),): 0}
+    assert {key[2] for key in found["rocketmq_topic_number"]} == {"broker-a"}
+    assert scrape.read_count == 1
+    assert "expected a regular file" in str(scrape.errors[0])
+    topics.rmdir()
+    (tmp_path / "topics.json").rename(topics)
+    again = parsed(collector.scrape().page)
+    assert again["rocketmq_consumer_lag_messages"] == first["rocketmq_consumer_lag_messages"]
+    shutil.copytree(
+        cluster / "a", cluster / "c"
+    )  # the same broker twice: its series would be twice in a page
+    twice = collector.scrape()
+    assert "both belong to broker broker-a" in str(twice.errors[0])
+    assert parsed(twice.page)["rmqlog_scrape_success"][str(cluster / "c"),] == 0
+
+
+def test_a_path_that_leads_nowhere(tmp_path: Path, golden: Golden) -> None:
+    collector = Collector(Scope(str(tmp_path / "store")))
+    assert parsed(collector.scrape().page) == {"rmqlog_scrape_success": {(str(tmp_path / "store"),): 0}}
+    shutil.copytree(golden("basic-5.5.0"), tmp_path / "store")
+    assert "rocketmq_topic_number" in parsed(collector.scrape().page)
+
+
+def test_series_that_have_gone_are_forgotten() -> None:
+    page = MetricsPage()
+    samples = {"rmqlog_scrape_success": [((f"store-{number}",), 1.0) for number in range(100)]}
+    assert len(parsed(page.write(samples))["rmqlog_scrape_success"]) == 100
+    page.write({"rmqlog_scrape_success": samples["rmqlog_scrape_success"][:1]})
+    assert len(page._heads) == 1
+
+
+# ---- the cost of a scrape ----------------------------------------------------------------------------------
+
+_TOPICS, _QUEUES = 1_250, 8
+_CPU_SECONDS_MAX = 0.2
+
+
+@pytest.fixture(scope="module")
+def many_queues(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """10,000 queues, and a group on each topic."""
+    path = tmp_path_factory.mktemp("many") / "store"
+    path.mkdir()
+    filling = Filling(messages=20_000, body_size=50, topics=_TOPICS, queues_per_topic=_QUEUES)
+    fill(path, filling)
+    _set_offsets(path, {}, filling.topic_names)
+    yield path
+    shutil.rmtree(path)
+
+
+def _set_offsets(path: Path, changed: dict[str, int], topics: list[str]) -> None:
+    table = {
+        f"{topic}@CG_{number % 100}": {str(queue): changed.get(topic, 1) for queue in range(_QUEUES)}
+        for number, topic in enumerate(topics)
+    }
+    _write_offsets(path, table)
+
+
+def _append(path: Path, topics: list[str]) -> None:
+    count = len(topics)
+    columns = MessageColumns(
+        topic=pa.array(topics),
+        body=pa.array([b"x"] * count),
+        properties=encode_property_columns(count, {"KEYS": pa.array([f"k{i}" for i in range(count)])}),
+        queue_id=np.zeros(count, np.int32),
+    )
+    MessageStore.open(str(path)).append(columns)
+
+
+@pytest.mark.slow
+def test_a_scrape_of_many_queues_costs_what_has_changed(many_queues: Path) -> None:
+    """1 % of 10,000 queues have a new message, and the groups of their topics have a new offset."""
+    names = [f"Orders{number:05d}" for number in range(_TOPICS)]
+    collector = Collector(Scope(str(many_queues)))
+    collector.scrape()
+    spent = []
+    for turn in range(3):
+        some = names[turn :: _TOPICS // 100][:100]
+        _append(many_queues, some)
+        _set_offsets(many_queues, dict.fromkeys(some, 2), names)
+        begun = time.process_time()
+        page = collector.scrape().page
+        spent.append(time.process_time() - begun)
+    found, expected = parsed(page), of_path(many_queues)
+    for name in ("rocketmq_consumer_lag_messages", "rmqlog_consumer_lag_bytes"):
+        assert found[name] == expected[name]
+    assert min(spent) < _CPU_SECONDS_MAX, spent
