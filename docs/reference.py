@@ -113,6 +113,17 @@ def exit_code_table(say: Say = str) -> str:
     return _table(("exit code", "in short", "meaning"), rows, say)
 
 
+def metrics_table(say: Say = str) -> str:
+    """The metrics that `rmqlog metrics` exports."""
+    from rmq_spark.metrics.families import FAMILIES
+
+    rows = [
+        (f"`{each.name}`", ", ".join(f"`{label}`" for label in each.labels), say(each.help))
+        for each in FAMILIES
+    ]
+    return _table(("metric", "labels", "meaning"), rows, say)
+
+
 def _command(command: click.Command | None, name: str, parent: click.Context, say: Say) -> str:
     import click
 
@@ -150,11 +161,13 @@ _BLOCKS: dict[str, Callable[[Say], str]] = {
     "views": view_tables,
     "exit-codes": exit_code_table,
     "cli": command_tables,
+    "metrics": metrics_table,
 }
 _READ_BLOCKS = ("options", "columns")
 
 # The blocks of each page. A page that is not named here has the blocks of a read.
 PAGES: dict[str, Sequence[str]] = {
+    "docs/monitor.md": ("metrics",),
     "docs/write.md": ("write-columns", "write-options"),
     **{
         f"docs/{page}{language}.md": blocks

@@ -354,6 +354,13 @@ PLANTED = (
         ),
     ),
     Planted(
+        "The lag of a group is measured again when the group commits an offset.",
+        "rmq_spark/metrics/lag_memory.py",
+        "and before.signature == signature",
+        "and before.signature is not None",
+        ("tests/rmq_spark/metrics/test_lag_memory.py",),
+    ),
+    Planted(
         "The exit code tells a store in use from one that is damaged or not there.",
         "rmq_spark/cli/main.py",
         "(StoreInUseError, IN_USE)",
