@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rmq_spark.metrics.exposition import MetricsPage
-from rmq_spark.metrics.store_look import Samples, StoreLook
+from rmq_spark.metrics.store_numbers import Samples, StoreNumbers
 from store_format import MessageStore
 from store_format.errors import StoreError
 from store_format.files.read import all_answered, one_look
@@ -19,7 +19,7 @@ _NS_OF_MS = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What a collector looks at: the absolute path of a store or a cluster, and how its stores are opened and
-    measured, as in `StoreLook`.
+    measured, as in `StoreNumbers`.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Collector:
 
     scope: Scope
     clock_ns: Callable[[], int] = time.time_ns
-    _looks: dict[str, StoreLook] = field(default_factory=dict)
+    _looks: dict[str, StoreNumbers] = field(default_factory=dict)
     _page: MetricsPage = field(default_factory=MetricsPage)
 
     def scrape(self) -> Scrape:
@@ -98,9 +98,11 @@ class Collector:
         _add(samples, "rmqlog_scrape_success", root, 1)
         _add(samples, "rmqlog_scrape_duration_seconds", root, time.perf_counter() - begun)
 
-    def _look_of(self, root: str) -> StoreLook:
+    def _look_of(self, root: str) -> StoreNumbers:
         scope = self.scope
         look = self._looks.get(root)
+        if look is not None and look.is_stale:
+            look = None
         store = MessageStore.open(
             root,
             broker_name=scope.broker_name,
@@ -109,7 +111,7 @@ class Collector:
             fail_on_unknown=False,
         )
         if look is None or look.store.broker_name != store.broker_name:
-            look = self._looks[root] = StoreLook(store, scope.broker_conf, scope.series_max, scope.verify)
+            look = self._looks[root] = StoreNumbers(store, scope.broker_conf, scope.series_max, scope.verify)
         return look
 
 

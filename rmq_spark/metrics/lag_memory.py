@@ -88,7 +88,7 @@ class _Deletions:
 
 
 @dataclass(slots=True)
-class _Known:
+class _RowMemory:
     """What a look has found out about a pair. `row` is None if the pair has no queue."""
 
     signature: object
@@ -122,7 +122,7 @@ class LagMemory:
         self.queues: dict[str, dict[int, Queue]] = {}  # topic -> queue id -> queue
         self.measured: set[Pair] = set()  # by the last look
         self._follower = StoreFollower(store, _EveryQueue())
-        self._known: dict[Pair, _Known] = {}
+        self._known: dict[Pair, _RowMemory] = {}
         self._stretches: dict[QueueKey, Stretches] = {}  # of queues that have not changed since
         self._committed: tuple[object, Committed] | None = None
         self._world: object = None  # what all rows depend on
@@ -140,7 +140,7 @@ class LagMemory:
         fates = Fates(store.opened, store.log)
         ends = fates.past_queues(store.log.min_offset, self._follower.queues)
         past = {key: end.offset for key, end in ends.items()}
-        known: dict[Pair, _Known] = {}
+        known: dict[Pair, _RowMemory] = {}
         self.measured = set()
         for pair in pairs:
             signature = _signature(pair, committed, topics, past)
@@ -155,7 +155,7 @@ class LagMemory:
             ):
                 known[pair] = before
             else:
-                known[pair] = _Known(signature)
+                known[pair] = _RowMemory(signature)
                 self.measured.add(pair)
         self._measure(known, committed, progress, deletions)
         self._known = known
@@ -192,7 +192,7 @@ class LagMemory:
 
     def _measure(
         self,
-        known: Mapping[Pair, _Known],
+        known: Mapping[Pair, _RowMemory],
         committed: Committed,
         progress: PopProgress,
         deletions: _Deletions,

@@ -106,7 +106,7 @@ class Limit:
 
 
 @dataclass(slots=True)
-class Verdict:
+class CheckResult:
     """What a check has found: (state, sentence), and the worst value of each limit."""
 
     limits: Sequence[Limit]

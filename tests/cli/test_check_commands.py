@@ -11,8 +11,8 @@ import pytest
 from tests.support.cli_runs import Runner
 from tests.support.fixtures import Golden, Unchanged
 
-# In basic-5.5.0 CG_tags is 1,137 messages behind, CG_some 1,076, CG_tags2 300 and CG_all none. In cleaned-5.5.0
-# CG_some has lost 123 messages, and groups lose more at 04:00 on 25 November.
+# In basic-5.5.0 CG_tags is 1,137 messages behind, CG_some 1,076, CG_tags2 300 and CG_all none. In
+# cleaned-5.5.0 CG_some has lost 123 messages, and groups lose more at 04:00 on 25 November.
 NOW = ("--now", "2026-11-22T04:00:00Z")
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 

@@ -35,7 +35,18 @@ EMPTY: dict[str, tuple[object, ...]] = {
     "delay": ("-t", "None*"),
     "half": (),
 }
-OTHERS = {"retention", "verify", "dump", "recover", "services", "clean", "doctor", "completion"}
+OTHERS = {
+    "retention",
+    "metrics",
+    "check",
+    "verify",
+    "dump",
+    "recover",
+    "services",
+    "clean",
+    "doctor",
+    "completion",
+}
 
 
 def test_each_command_can_be_empty_or_not() -> None:

@@ -1,5 +1,5 @@
-"""The dashboard and the alert rules in conf/: each query names metrics that `rmqlog metrics` exports, and their
-labels; the rules answer the questions of docs/monitor.md.
+"""The dashboard and the alert rules in conf/: each query names metrics that `rmqlog metrics` exports, and
+their labels; the rules answer the questions of docs/monitor.md.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ def test_a_wrong_name_is_noticed() -> None:
 def test_the_rules_are_complete() -> None:
     text = RULES.read_text(encoding="utf-8")
     alerts = re.findall(r"^ +- alert: (\w+)$", text, re.MULTILINE)
-    assert len(alerts) == len(set(alerts)) == len(rule_queries()) == text.count("severity: ") + 0 - text.count(
-        'severity="'
+    assert len(alerts) == len(set(alerts)) == len(rule_queries())
+    assert len(re.findall(r"^ +labels: \{severity: (?:critical|warning)\}$", text, re.MULTILINE)) == len(
+        alerts
     )
     labels = {label for family in FAMILIES for label in family.labels}
     assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels

@@ -28,7 +28,7 @@ from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     from rmq_spark.metrics.lag_memory import GroupLag
-    from rmq_spark.metrics.limits import Limit, Measure, Verdict
+    from rmq_spark.metrics.limits import CheckResult, Limit, Measure
     from store_format import MessageStore
 
 _UNKNOWN = 3  # of monitoring plugins; also in `CheckState`, whose module --help does not wait for
@@ -95,17 +95,17 @@ def check_(
 ) -> int:
     """One line for Nagios and Icinga: do groups keep their limits?
 
-    Compares each group on each topic with the limits. A single value is critical; WARN:CRIT has both, and
-    WARN: only a warning. The exit codes are those of monitoring plugins, and not those of the other commands:
-    0 ok, 1 warning, 2 critical, 3 unknown. A store, a part of a store or a group that cannot be read is
-    unknown. Behind | is the performance data: the worst value of each limit.
+    Compares each group on each topic with the limits. A single value is critical; WARN:CRIT has both, and a
+    value with a colon behind it is only a warning. The exit codes are those of monitoring plugins, and not
+    those of the other commands: 0 ok, 1 warning, 2 critical, 3 unknown. A store, a part of a store or a
+    group that cannot be read is unknown. Behind | is the performance data: the worst value of each limit.
 
     \b
     rmqlog check /data/store --max-lag 1000:5000 --max-age 1h
     rmqlog check /data/store --group CG_orders --max-lag 5000 --max-loss-in 24h:6h
     """
-    from rmq_spark.metrics.limits import MEASURES, Verdict
-    from rmq_spark.metrics.store_look import StoreLook
+    from rmq_spark.metrics.limits import MEASURES, CheckResult
+    from rmq_spark.metrics.store_numbers import StoreNumbers
 
     given = zip(MEASURES, (max_lag, max_age, max_lost, max_loss_in), strict=True)
     limits = [_limit(measure, text) for measure, text in given if text is not None]
@@ -115,24 +115,26 @@ def check_(
     stores = open_all(path, broker_name, commit_log_paths)
     refuse_unknown_topic(filters, known_topics(stores))
     refuse_unknown_group(stores, group)
-    verdict, keep = Verdict(limits), keep_where(group=group, topic=filters.glob, all_groups=all_groups)
+    result, keep = CheckResult(limits), keep_where(group=group, topic=filters.glob, all_groups=all_groups)
     for store in stores:
-        _add_store(verdict, store, StoreLook(store, broker_conf).groups(now_ms)[1], keep)
-    click.echo(verdict.line())
-    return int(verdict.state)
+        _add_store(result, store, StoreNumbers(store, broker_conf).groups(now_ms)[1], keep)
+    click.echo(result.line())
+    return int(result.state)
 
 
-def _add_store(verdict: Verdict, store: MessageStore, groups: list[GroupLag], keep: KeepWhere | None) -> None:
+def _add_store(
+    result: CheckResult, store: MessageStore, groups: list[GroupLag], keep: KeepWhere | None
+) -> None:
     """Adds the numbers of a store's groups, and what is not known of the store."""
     from store_format.metadata.group_offsets import refuse_foreign_offsets
 
     try:
         refuse_foreign_offsets(store.opened)
     except StoreError as error:
-        verdict.add_unknown(str(error).partition(";")[0])
-    verdict.add(each for each in groups if keep is None or keep.keeps(each.row))
+        result.add_unknown(str(error).partition(";")[0])
+    result.add(each for each in groups if keep is None or keep.keeps(each.row))
     for why in store.unreadable or ():
-        verdict.add_unknown(why)
+        result.add_unknown(why)
 
 
 def _limit(measure: Measure, text: str) -> Limit:

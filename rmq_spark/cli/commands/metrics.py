@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Answer GET /metrics until SIGTERM or Ctrl-C; without HOST only to this machine, such as :9877.",
+    help="Answer GET /metrics at such an address as 127.0.0.1:9877 until SIGTERM or Ctrl-C; without HOST "
+    "only to this machine.",
 )
 @click.option(
     "--max-series",

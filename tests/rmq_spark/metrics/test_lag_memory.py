@@ -74,7 +74,7 @@ def watched(tmp_path: Path) -> _Watched:
     """Two groups on queue 0 of three topics, each queue with 30 messages, in several commitlog files."""
     root = tmp_path / "store"
     for topic in "ABC":
-        write(root, numbered_rows(0, 120, topic), **SMALL)
+        write(root, numbered_rows(0, 120, topic), key=None, **SMALL)
     found = _Watched(root)
     for group, topics in GROUPS.items():
         for topic in topics:
@@ -149,7 +149,7 @@ def test_a_store_that_another_one_replaces(watched: _Watched, tmp_path: Path) ->
     watched.check()
     other = tmp_path / "other" / "store"
     other.parent.mkdir()
-    write(other, numbered_rows(0, 60, "A"), numbered_rows(0, 30, "B"), **SMALL)
+    write(other, numbered_rows(0, 60, "A"), numbered_rows(0, 30, "B"), key=None, **SMALL)
     write_group_offsets(MessageStore.open(str(other)).opened, "G1", {("A", 0): 3}, timestamp=1)
     watched.root.rename(tmp_path / "away")
     other.rename(watched.root)

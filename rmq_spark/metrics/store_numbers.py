@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -37,10 +38,11 @@ Samples = dict[str, list[tuple[Labels, float]]]  # family -> (values of its labe
 
 _NODE_TYPE, _STORAGE = "broker", ("local", "disk")  # BrokerMetricsConstant, DefaultStoreMetricsConstant
 _MS = 1_000
+_UNREADABLE_SECONDS = 60.0  # an open store does not look again at files that may not be read
 
 
 @dataclass(slots=True)
-class StoreLook:
+class StoreNumbers:
     """The numbers of one store, from look to look.
 
     `broker_conf` is the path of a broker.conf; None is the store's own. With `verify`, each look also counts
@@ -53,9 +55,17 @@ class StoreLook:
     series_max: int = 2_000
     verify: bool = False
     lag: LagMemory = field(init=False)
+    _opened_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.lag = LagMemory(self.store)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the store should be opened again: it notes unreadable files, and not that they can be read
+        again.
+        """
+        return bool(self.store.unreadable) and time.monotonic() - self._opened_s >= _UNREADABLE_SECONDS
 
     def groups(self, now_ms: int) -> tuple[Forecast, list[GroupLag]]:
         """What retention does next, and the lag of each group on each topic."""
@@ -64,7 +74,7 @@ class StoreLook:
     def samples(self, now_ms: int) -> Samples:
         """All samples of the store. Raises what a read of the store raises."""
         forecast, groups = self.groups(now_ms)
-        store, found = self.lag.store, _Found(self._node(forecast.conf))
+        store, found = self.lag.store, _NodeSamples(self._node(forecast.conf))
         left_out = found.add_groups(groups, self.series_max)
         left_out += found.add_counts("rmqlog_consumer_dead_letters", self._dead_letters(), self.series_max)
         for name, counts in _broker_counts(store):
@@ -87,7 +97,7 @@ class StoreLook:
                 count = sum(queue.max_offset - queue.min_offset for queue in queues.values())
                 yield topic.removeprefix(DLQ_PREFIX), count
 
-    def _add_store(self, found: _Found, now_ms: int) -> None:
+    def _add_store(self, found: _NodeSamples, now_ms: int) -> None:
         store, topics = self.lag.store, known_topics(self.store.opened)
         configured = read_subscription_groups(store.opened)
         if topics is not None:
@@ -113,7 +123,7 @@ class StoreLook:
 
 
 @dataclass(slots=True)
-class _Found:
+class _NodeSamples:
     """The samples of one look; `node` are the labels that all of them have first."""
 
     node: Labels
