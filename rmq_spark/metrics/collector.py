@@ -74,7 +74,7 @@ class Collector:
             left_out.append(error)
             roots = []
         if left_out:
-            _add(samples, "rmqlog_scrape_success", scope.path, 0)
+            self._add(samples, "success", scope.path, 0)
             errors += left_out
         return [root for root in roots if not left_out or root != scope.path]
 
@@ -90,13 +90,13 @@ class Collector:
         except Exception as error:  # also what nobody foresaw: the other stores have their numbers
             self._looks.pop(root, None)
             errors.append(error)
-            _add(samples, "rmqlog_scrape_success", root, 0)
+            self._add(samples, "success", root, 0)
             return
         names.append((look.store.broker_name, root))
         for name, each in found.items():
             samples.setdefault(name, []).extend(each)
-        _add(samples, "rmqlog_scrape_success", root, 1)
-        _add(samples, "rmqlog_scrape_duration_seconds", root, time.perf_counter() - begun)
+        self._add(samples, "success", root, 1)
+        self._add(samples, "duration_seconds", root, time.perf_counter() - begun)
 
     def _look_of(self, root: str) -> StoreNumbers:
         scope = self.scope
@@ -114,6 +114,9 @@ class Collector:
             look = self._looks[root] = StoreNumbers(store, scope.broker_conf, scope.series_max, scope.verify)
         return look
 
-
-def _add(samples: Samples, name: str, store: str, value: float) -> None:
-    samples.setdefault(name, []).append(((store,), float(value)))
+    def _add(self, samples: Samples, name: str, store: str, value: float) -> None:
+        """Adds a number of the look itself. The names of a look with `verify` are others: its page is a file
+        beside that of other looks.
+        """
+        name = f"rmqlog_{'verify' if self.scope.verify else 'scrape'}_{name}"
+        samples.setdefault(name, []).append(((store,), float(value)))

@@ -141,7 +141,7 @@ FAMILIES = (
         "the store's files",
     ),
     Family(
-        "rmqlog_problems", (*NODE, "severity"), "Problems that rmqlog verify finds; only with --verify.",
+        "rmqlog_problems", (*NODE, "severity"), "Problems that rmqlog verify finds; with --verify.",
         "view problems",
     ),
     Family(
@@ -169,6 +169,13 @@ FAMILIES = (
     ),
     Family(
         "rmqlog_scrape_duration_seconds", ("store",), "How long the look at the store took.", "this look",
+    ),
+    Family(
+        "rmqlog_verify_success", ("store",), "As rmqlog_scrape_success, with --verify.", "this look",
+    ),
+    Family(
+        "rmqlog_verify_duration_seconds", ("store",), "As rmqlog_scrape_duration_seconds, with --verify.",
+        "this look",
     ),
 )  # fmt: skip
 

@@ -45,9 +45,9 @@ _UNREADABLE_SECONDS = 60.0  # an open store does not look again at files that ma
 class StoreNumbers:
     """The numbers of one store, from look to look.
 
-    `broker_conf` is the path of a broker.conf; None is the store's own. With `verify`, each look also counts
-    the problems of the store, which reads all of it. `series_max` limits the series of each kind that a store
-    decides the number of. After an error of `samples`, this value must not be used again.
+    `broker_conf` is the path of a broker.conf; None is the store's own. With `verify`, the only numbers are
+    those of the problems of the store, and each look reads all of it. `series_max` limits the series of each
+    kind whose number a store decides. After an error of `samples`, this value must not be used again.
     """
 
     store: Store
@@ -73,6 +73,8 @@ class StoreNumbers:
 
     def samples(self, now_ms: int) -> Samples:
         """All samples of the store. Raises what a read of the store raises."""
+        if self.verify:
+            return self._problems(now_ms)
         forecast, groups = self.groups(now_ms)
         store, found = self.lag.store, _NodeSamples(self._node(forecast.conf))
         left_out = found.add_groups(groups, self.series_max)
@@ -82,10 +84,13 @@ class StoreNumbers:
         found.add("rmqlog_left_out_series", left_out)
         found.add_retention(forecast)
         self._add_store(found, now_ms)
-        if self.verify:
-            severities = Counter(_severities(store, now_ms))
-            for severity in ("damage", "warning", "info"):
-                found.add("rmqlog_problems", severities[severity], severity)
+        return found.samples
+
+    def _problems(self, now_ms: int) -> Samples:
+        found = _NodeSamples(self._node(broker_conf_of(self.store.opened, self.broker_conf)))
+        severities = Counter(_severities(self.store, now_ms))
+        for severity in ("damage", "warning", "info"):
+            found.add("rmqlog_problems", severities[severity], severity)
         return found.samples
 
     def _node(self, conf: BrokerConf) -> Labels:

@@ -29,7 +29,15 @@ def test_the_page_goes_to_stdout(rmqlog: Runner, golden: Golden, unchanged: Unch
     assert LAG.findall(done.out) == ["1137.0"]
     assert 'node_id="broker-a"' in done.out
     assert "rmqlog_problems" not in done.out
-    assert 'rmqlog_problems{cluster="GoldenCluster"' in rmqlog("metrics", golden(STORE), "--verify").out
+
+
+def test_the_problems_have_a_page_of_their_own(rmqlog: Runner, golden: Golden) -> None:
+    """The node exporter refuses two files with one series."""
+    pages = [rmqlog("metrics", golden(STORE), *more).out for more in ((), ("--verify",))]
+    series = [{line.rpartition(" ")[0] for line in page.splitlines() if line[0] != "#"} for page in pages]
+    assert any(each.startswith('rmqlog_problems{cluster="GoldenCluster"') for each in series[1])
+    assert f'rmqlog_verify_success{{store="{golden(STORE)}"}}' in series[1]
+    assert series[0] & series[1] == set()
 
 
 def test_the_file_is_replaced_in_one_step(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:

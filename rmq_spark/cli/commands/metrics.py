@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     help="The largest number of pairs of group and topic; the pairs with the most unread messages stay.",
 )
 @click.option(
-    "--verify", is_flag=True, help="Also count the problems that rmqlog verify finds; reads all of STORE."
+    "--verify",
+    is_flag=True,
+    help="Count only the problems that rmqlog verify finds, for a file of its own; reads all of STORE.",
 )
 @broker_conf_option
 def metrics_(
