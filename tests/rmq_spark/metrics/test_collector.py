@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.fill import Filling, fill
+from rmq_spark.metrics import store_numbers
 from rmq_spark.metrics.collector import Collector, Scope
 from rmq_spark.metrics.exposition import MetricsPage
 from rmq_spark.metrics.families import BY_NAME, LABEL_CHARS_MAX
@@ -157,6 +158,21 @@ def test_a_path_that_leads_nowhere(tmp_path: Path, golden: Golden) -> None:
     assert parsed(collector.scrape().page) == {"rmqlog_scrape_success": {(str(tmp_path / "store"),): 0}}
     shutil.copytree(golden("basic-5.5.0"), tmp_path / "store")
     assert "rocketmq_topic_number" in parsed(collector.scrape().page)
+
+
+def test_a_file_that_can_be_read_again(copy_of: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = copy_of("basic-5.5.0")
+    queues = path / "consumequeue" / "Audit"
+    queues.rename(path / "away")
+    queues.symlink_to("/nowhere")
+    collector = Collector(Scope(str(path)))
+    (unreadable,) = parsed(collector.scrape().page)["rmqlog_unreadable_files"].values()
+    assert unreadable == 1
+    queues.unlink()
+    (path / "away").rename(queues)
+    monkeypatch.setattr(store_numbers, "_UNREADABLE_SECONDS", 0.0)
+    (unreadable,) = parsed(collector.scrape().page)["rmqlog_unreadable_files"].values()
+    assert unreadable == 0
 
 
 def test_series_that_have_gone_are_forgotten() -> None:
