@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", range(4))
 def test_all_callers_agree_in_every_life(tmp_path: Path, forks: ForkServer, number: int) -> None:
-    live(tmp_path, forks, number, lives=range(12), steps=20)
+    live(tmp_path, forks, number, lives=range(8), steps=20)
 
 
 def _digest_of_lives() -> str:

@@ -38,6 +38,7 @@ from tests.support.staged import columns_of
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _BLANK = (1 << 31) - 1  # the size in an entry before a queue's first message (ConsumeQueue.fillPreBlank)
 _PLACE = ("topic", "queueId", "queueOffset", "body")
+_CONF = ["--broker-conf", "FILE"]
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Counter[Row]:
@@ -408,30 +409,54 @@ def recover_report(root: Path, truth: Truth, place: Path) -> list[Answer]:
     return [replace(run.onto(Answer("the report of recover", truth), 3), text=run.out + run.err)]
 
 
-def recover(root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None) -> list[Answer]:
-    """`rmqlog recover`: what it shows, and what it says and what is read of a copy that it changes."""
-    given = ("--broker-conf", _broker_conf(place, settings))
+def recover(
+    root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None, advised: str = ""
+) -> list[Answer]:
+    """`rmqlog recover`: what it shows, and what it says and what is read of a copy that it changes.
+
+    If `advised`, the command that `verify` names, is this one, it is carried out with the options of the
+    advice, and the answer is that of the advice, too.
+    """
+    words = shlex.split(advised)[1:]
+    is_advice = words in (["recover", str(root)], ["recover", str(root), *_CONF])
+    given = () if is_advice and len(words) == 2 else ("--broker-conf", _broker_conf(place, settings))
     shown = rmqlog(root, "recover", root, *given)
     answers = [replace(shown.onto(Answer("recover", truth), 3), text=shown.out)]
     with _copied(root, place) as copy:
         done = rmqlog(copy, "recover", copy, "--apply", *given)
         answer = replace(done.onto(Answer("recover --apply", truth), 3), text=done.out + done.err)
+        answers += [replace(answer, asker=_name_of(advised, root))] if is_advice else []
         if answer.refusal or answer.bug:
             return [*answers, answer]
         answer = replace(answer, counts={"left": len(wrong_entries(copy, truth))})
         return [*answers, answer, *_after("recover --apply", copy, truth, done.out)]
 
 
-def salvage(root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None) -> list[Answer]:
-    """`rmqlog recover --into NEW --salvage`, and what is read from the new store."""
+def salvage(
+    root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None, advised: str = ""
+) -> list[Answer]:
+    """`rmqlog recover --into NEW --salvage`, and what is read from the new store; `advised` as above."""
+    is_advice = _is_salvage(advised, root)
+    given = () if is_advice else ("--broker-conf", _broker_conf(place, settings))
     with _copied(root, place) as copy:
-        new, conf = copy.with_name("salvaged"), _broker_conf(place, settings)
-        done = rmqlog(copy, "recover", copy, "--into", new, "--salvage", "--apply", "--broker-conf", conf)
+        new = copy.with_name("salvaged")
+        done = rmqlog(copy, "recover", copy, "--into", new, "--salvage", "--apply", *given)
         name = "recover --into NEW --salvage --apply"
         answer = replace(done.onto(Answer(name, truth, skips=True), 3), text=done.out + done.err)
+        answers = [answer]
+        answers += [replace(answer, asker=_name_of(advised, root), skips=False)] if is_advice else []
         if answer.refusal or answer.bug:
-            return [answer]
-        return [answer, *_after(name, new, truth, done.out)]
+            return answers
+        return [*answers, *_after(name, new, truth, done.out)]
+
+
+def _is_salvage(advised: str, root: Path) -> bool:
+    words = shlex.split(advised)
+    return words[1:4] + words[5:] == ["recover", str(root), "--into", "--salvage"]
+
+
+def _name_of(advised: str, root: Path) -> str:
+    return f"the advice {advised.replace(str(root), 'STORE')!r}"
 
 
 def _broker_conf(place: Path, settings: StoreSettings | None) -> Path:
@@ -442,21 +467,28 @@ def _broker_conf(place: Path, settings: StoreSettings | None) -> Path:
     return conf
 
 
-def advice(root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None) -> list[Answer]:
+def advice(
+    root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None, advised: str | None = None
+) -> list[Answer]:
     """The command that `verify` names as the next one, carried out on a copy; and what is read afterwards.
+    Nothing if it is `advised`, and `recover` or `salvage` above has carried it out.
 
     `--broker-conf FILE` asks for the configuration file of the store's broker.
     """
+    command = verify(root, truth).advice if advised is None else advised
+    words = shlex.split(command)
+    if words[1:2] != ["recover"]:  # it changes nothing
+        return []
+    if advised is not None and (
+        words[2:] in ([str(root)], [str(root), *_CONF]) or _is_salvage(advised, root)
+    ):
+        return []
     with _copied(root, place) as copy:
-        command = verify(copy, truth).advice
-        words = shlex.split(command)
-        if words[-2:] == ["--broker-conf", "FILE"]:
+        words = shlex.split(command.replace(str(root), str(copy)))
+        if words[-2:] == _CONF:
             words[-1] = str(_broker_conf(place, settings))
-        if words[1:2] != ["recover"]:  # it changes nothing
-            return []
-        name = command.replace(str(copy), "STORE")
         done = rmqlog(copy, *words[1:], "--apply")
-        answer = replace(done.onto(Answer(f"the advice {name!r}", truth), 3), text=done.out + done.err)
+        answer = replace(done.onto(Answer(_name_of(command, root), truth), 3), text=done.out + done.err)
         if answer.refusal or answer.bug:
             return [answer]
         result = Path(words[words.index("--into") + 1]) if "--into" in words else copy
@@ -516,6 +548,7 @@ def ask_all(
     settings: StoreSettings | None = None,
 ) -> list[Answer]:
     """Asks everybody once; `find` for so many keys. A write chooses the queues `write_to`, or others."""
+    verified = verify(root, truth)
     answers = [
         batch_read(root, truth),
         batch_read(root, truth, skips=True),
@@ -523,15 +556,15 @@ def ask_all(
         export(root, truth),
         export(root, truth, skips=True),
         *(find(root, truth, key) for key in some_keys(truth, keys)),
-        verify(root, truth),
+        verified,
         info(root, truth),
         ls(root, truth),
         lag(root, truth),
     ]
     answers += write(root, truth, place, write_to, settings)
-    answers += salvage(root, truth, place, settings)
-    answers += recover(root, truth, place, settings)
-    answers += advice(root, truth, place, settings)
+    answers += salvage(root, truth, place, settings, verified.advice)
+    answers += recover(root, truth, place, settings, verified.advice)
+    answers += advice(root, truth, place, settings, verified.advice)
     return answers
 
 
