@@ -140,6 +140,7 @@ def test_spark_finds_the_format_by_itself(golden: Golden, tmp_path: Path) -> Non
     assert run(AUTOMATIC, str(golden(STORE)), directory=tmp_path).splitlines()[-1] == expected()
 
 
+@pytest.mark.whole  # test_cluster.py sends the code, too, and has the same error and warnings
 def test_the_code_travels_where_it_is_not_installed(
     golden: Golden, tmp_path: Path, bare_python: tuple[Path, Path]
 ) -> None:

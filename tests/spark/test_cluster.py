@@ -7,6 +7,7 @@ CI sends the code by value, in a short run; the proofs try every way.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -76,13 +77,21 @@ def orders(spark: SparkSession, golden: Golden) -> list[str]:
 
 
 def test_by_value(cluster: Cluster, libraries: Path, orders: list[str], tmp_path: Path) -> None:
-    """A batch and a stream of a group, where neither the package nor the store is within reach of a task."""
+    """A batch and a stream of a group, where neither the package nor the store is within reach of a task;
+    before the code is sent, an error and a warning.
+    """
     store = cluster.server.root / "backup" / "broker-a"
     (tmp_path / "group").mkdir(mode=0o700)
-    found = cluster.run(
-        tmp_path, libraries, "value",
-        {"seen": {"paths": [str(store), str(tmp_path)]}, **_reads(tmp_path)}, {},
-    )  # fmt: skip
+    reads = _reads(tmp_path)
+    steps = {"seen": {"paths": [str(store), str(tmp_path)]}, "unsent": reads["batch"], **reads}
+    found = cluster.run(tmp_path, libraries, "value", steps, {"spark.pyspark.python": "/of/the/builder"})
+    unsent = found["unsent"]
+    assert "No module named 'rmq_spark'" in unsent["error"]
+    warning = rf"workers, {libraries}, has no rmq_spark, store_format: .* PYSPARK_PYTHON .*{sys.executable}"
+    assert re.search(warning, unsent["logged"])
+    assert unsent["until sent"] == unsent["logged"]
+    ignored = f"spark.pyspark.python is /of/the/builder, but Spark's workers run {libraries}"
+    assert ignored in found["log"]  # once for each application
     for each in found["seen"]:
         assert each["modules"] == ["numpy"]
         assert each["paths"] == ([] if cluster.is_apart else [str(store), str(tmp_path)])

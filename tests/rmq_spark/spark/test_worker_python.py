@@ -1,4 +1,4 @@
-"""Which modules the Python of Spark's workers lacks. tests/spark/test_by_value.py has the warning."""
+"""Which modules the Python of Spark's workers lacks. tests/spark/test_cluster.py has the warning."""
 
 from __future__ import annotations
 

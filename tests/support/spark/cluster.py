@@ -53,7 +53,7 @@ class Cluster:
         kept = ("PATH", "JAVA_HOME", "HOME", "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         environment |= self.server.environment() | {"PYSPARK_PYTHON": str(python)}
-        environment |= {"SPARK_LOCAL_IP": "127.0.0.1"}
+        environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "LD_LIBRARY_PATH": self.environment["LD_LIBRARY_PATH"]}
         settings = {"spark.executor.extraJavaOptions": self.environment["SPARK_DAEMON_JAVA_OPTS"]} | settings
         job = {"checkout": str(ROOT), "master": self.master, "way": way, "steps": steps, "settings": settings}
         done = subprocess.run(

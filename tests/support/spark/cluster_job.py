@@ -91,6 +91,23 @@ def seen(session: SparkSession, paths: list[str]) -> list[dict[str, Any]]:
     return session.sparkContext.parallelize(range(_CORES), _CORES).mapPartitions(look).collect()
 
 
+def unsent(session: SparkSession, url: str, **options: str) -> dict[str, str]:
+    """The error of a batch when the code is not sent, and what is logged then and until it is sent again."""
+    import logging
+
+    import rmq_spark
+
+    logging.basicConfig(filename="logged")
+    rmq_spark.register(session)
+    try:
+        error = f"no error: {batch(session, url, **options)}"
+    except Exception as raised:
+        error = str(raised)
+    found = {"error": error, "logged": Path("logged").read_text()}
+    rmq_spark.register(session, by_value=True)
+    return found | {"until sent": Path("logged").read_text()}
+
+
 def batch(session: SparkSession, url: str, **options: str) -> list[str]:
     reader = session.read.format("rmqlog").options(**options)
     return rows_of(reader.option("minPartitions", "8").load(url))
@@ -197,7 +214,7 @@ def _executors(application: str) -> list[int]:
     return sorted(found)
 
 
-_STEPS = {step.__name__: step for step in (seen, batch, group, refused, write, killed, cold)}
+_STEPS = {step.__name__: step for step in (seen, unsent, batch, group, refused, write, killed, cold)}
 
 if __name__ == "__main__":
     print(json.dumps(main(json.loads(sys.argv[1]))))
