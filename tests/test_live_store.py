@@ -12,20 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, SparkSession
 from tests.support.live_writer import QUEUES, message_body
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-TRIES, TRIES_WHOLE = 250, 1000
+TRIES, TRIES_WHOLE = 150, 1000
 
 
 @contextmanager
@@ -145,7 +141,7 @@ def test_some_reads_see_prefixes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_through_spark(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
-    root, total = tmp_path / "store", 1000
+    root, total = tmp_path / "store", 500
     # The first read of a session takes as long as the writer.
     assert spark.read.format("rmqlog").load(str(golden("basic-5.5.0"))).count()
     with writer(root, total) as done:

@@ -12,18 +12,14 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import rmq_spark
 from tests.support import goldens
 from tests.support.doc_pages import Block, Session, anchors, blocks, is_as_shown
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, SparkSession
 from tests.support.pictures import END
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.support.fixtures import SparkSession
 
 
 @pytest.fixture

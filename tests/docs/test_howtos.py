@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,13 +26,10 @@ from tests.support.doc_pages import (
     is_as_shown,
     read_page,
 )
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, SparkSession
 from tests.support.large_index import entries_in_one_slot, middle_key, write_large_index
 from tests.support.object_server import ObjectServer
 from tests.support.stored_rows import rows_in
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 # its test gives write.md its DataFrame, test_mirror_page.py runs a writer beside the commands
@@ -123,9 +119,6 @@ def test_what_counts_as_shown() -> None:
 
 # ---- docs/write.md -----------------------------------------------------------------------------------------
 
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "write.md").read_text(encoding="utf-8")
 WRITE, THREADS, TABLE, APPEND = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

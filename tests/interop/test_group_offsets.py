@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,10 +19,7 @@ from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.versions import NEW, OLD
 from tests.support import goldens
-from tests.support.fixtures import Golden
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.support.fixtures import Golden, SparkSession
 
 TOPIC = "Orders"
 

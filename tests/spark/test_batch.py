@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
 from tests.support.conformance import NAMES, differences, expected, rows_of
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, SparkSession
 from tests.support.reads import PLACE, copy_of, flip, told, told_places
 from tests.support.spark.frames import places, read
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STORE = "basic-5.5.0"
 FIRST_FILE = 262144

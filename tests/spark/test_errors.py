@@ -5,17 +5,13 @@ driver, without a Python traceback.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, SparkSession
 from tests.support.reads import copy_of
 from tests.support.spark.frames import read
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STORE = "basic-5.5.0"
 _TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds

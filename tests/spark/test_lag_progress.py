@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rmq_spark.consume.lag import lag_from_progress
 from store_format import MessageStore
 from store_format.display.columns import schema_of
 from store_format.views.lag import LAG_COLUMNS
-from tests.support.fixtures import Golden
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.support.fixtures import Golden, SparkSession
 
 _TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -18,11 +18,9 @@ from rmq_spark.services import Orderly
 from rmq_spark.spark.orderly_tasks import handle_rows
 from store_format import MessageStore
 from store_format.errors import OptionError
+from tests.support.fixtures import SparkSession
 from tests.support.spark.orderly_notes import Notes, query_options
 from tests.support.staged import append, make_store, numbered, update_topic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BROKER = "broker-a"
 _TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds

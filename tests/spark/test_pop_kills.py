@@ -10,7 +10,6 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,11 +19,9 @@ from store_format import MessageStore
 from store_format.names import pop_retry_topic
 from store_format.opened.store import Opened
 from store_format.pop.log import in_flight_directory, read_in_flight
+from tests.support.fixtures import SparkSession
 from tests.support.spark.killed_query import KilledQuery
 from tests.support.staged import append, make_store, numbered
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rmq_spark import show
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, SparkSession
 from tests.support.html_check import read_page
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def test_a_dataframe_as_a_table_and_its_rows_as_messages(spark: SparkSession, golden: Golden) -> None:

@@ -6,20 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
 from store_format import MessageStore
-from tests.support.fixtures import Golden, Unchanged
+from tests.support.fixtures import Golden, SparkSession, Unchanged
 from tests.support.reads import PLACE, copy_of, told
 from tests.support.spark.frames import read
 from tests.support.writes import SMALL, numbered_rows, write
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STORE = "basic-5.5.0"
 COLUMN_LIST = (

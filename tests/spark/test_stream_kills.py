@@ -8,20 +8,17 @@ import random
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.support import oracle
+from tests.support.fixtures import SparkSession
 from tests.support.live_writer import CQ_FILE_SIZE, LOG_FILE_SIZE, QUEUES, message_body
 from tests.support.spark.frames import read
 from tests.support.spark.killed_query import KilledQuery
 from tests.test_live_store import writer
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from store_format import MessageStore
 from tests.rmq_spark.spark.test_view_reader import without_ages
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, SparkSession
 from tests.support.spark.frames import read
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _TIMEOUT_S = 60  # a query that hangs fails its test; it takes a few seconds
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,15 +19,13 @@ from store_format.bookkeeping.journal import CommitState, Journal
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.abandoned_staging import collect
 from store_format.opened.store import Opened
+from tests.support.fixtures import SparkSession
 from tests.support.oracle import build_index_files
 from tests.support.spark.doomed_query import KILL, REPORT, write
 from tests.support.spark.killed_query import batch_numbers
 from tests.support.spark.processes import end_session, start_session
 from tests.support.staged import messages_of
 from tests.support.watching_reader import look, watching
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a JVM for each death
 

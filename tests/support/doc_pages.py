@@ -20,13 +20,10 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmq_spark.cli.main import Remarks, main
-from tests.support.fixtures import Golden
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.support.fixtures import Golden, SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

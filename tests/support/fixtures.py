@@ -1,12 +1,18 @@
-"""The types of the fixtures in tests/conftest.py that are functions, and the numbers of examples."""
+"""The types of the fixtures in tests/conftest.py, and the numbers of examples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession as SparkSession
+else:
+    SparkSession = object  # a process without a test of Spark does not import it
 
 Golden = Callable[[str], Path]
 Unchanged = Callable[[Path], AbstractContextManager[None]]

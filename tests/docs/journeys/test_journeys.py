@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rmq_spark import demo
 from tests.support.doc_pages import Block
 from tests.support.file_edits import overwrite
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, SparkSession
 from tests.support.journeys import (
     DIRECTORY,
     FreshSession,
@@ -36,9 +35,6 @@ from tests.support.journeys import (
 )
 
 pytestmark = pytest.mark.slow
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAMES = sorted(path.stem for path in DIRECTORY.glob("*.md"))
 
