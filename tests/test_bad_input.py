@@ -188,19 +188,29 @@ def flip_message(store: SmallStore, name: str, step: int) -> None:
             read_and_check(store, where, allowed_columns(name, message, byte - first), MODES[bit % 2])
 
 
+EVERY = pytest.param(1, marks=pytest.mark.whole, id="every")
+
+
 @pytest.mark.process
+@pytest.mark.parametrize("step", [pytest.param(31, id="some"), EVERY])  # each field of 4 bytes
 @pytest.mark.parametrize("name", KINDS)
-def test_some_flipped_bits_of_each_message(store: SmallStore, name: str) -> None:
-    flip_message(store, name, 31)  # each field of 4 bytes
+def test_flipped_bits_of_each_message(store: SmallStore, name: str, step: int) -> None:
+    flip_message(store, name, step)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("name", KINDS)
-def test_every_flipped_bit_of_each_message(store: SmallStore, name: str) -> None:
-    flip_message(store, name, 1)
-
-
-def flip_queue(store: SmallStore, path: Path, step: int) -> None:
+@pytest.mark.process
+@pytest.mark.parametrize("step", [pytest.param(29, id="some"), EVERY])
+@pytest.mark.parametrize(
+    ("directory", "start"),
+    [
+        ("consumequeue/Orders/0", 0),
+        ("consumequeue/Orders/0", 60),
+        ("consumequeue/%LMQ%a/0", 0),
+        ("batchconsumequeue/Batches/0", 0),
+    ],
+)
+def test_flipped_bits_of_queue_entries(store: SmallStore, directory: str, start: int, step: int) -> None:
+    path = store.root / directory / oracle.file_name(start)
     width = 46 if "batchconsumequeue" in path.parts else 20
     with Flips(path) as flips:
         for byte, bit in flips.each(range(0, 8 * len(flips.data), step)):
@@ -208,26 +218,6 @@ def flip_queue(store: SmallStore, path: Path, step: int) -> None:
             read_and_check(
                 store, f"{path.relative_to(store.root)}, byte {byte}, bit {bit}", columns, MODES[bit % 2]
             )
-
-
-QUEUE_FILES = [
-    ("consumequeue/Orders/0", 0),
-    ("consumequeue/Orders/0", 60),
-    ("consumequeue/%LMQ%a/0", 0),
-    ("batchconsumequeue/Batches/0", 0),
-]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
-def test_some_flipped_bits_of_queue_entries(store: SmallStore, directory: str, start: int) -> None:
-    flip_queue(store, store.root / directory / oracle.file_name(start), 29)
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
-def test_every_flipped_bit_of_queue_entries(store: SmallStore, directory: str, start: int) -> None:
-    flip_queue(store, store.root / directory / oracle.file_name(start), 1)
 
 
 # ---- cut files ---------------------------------------------------------------------------------------------

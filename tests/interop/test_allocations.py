@@ -12,7 +12,6 @@ from rmq_spark.consume.allocate import AllocateMessageQueueStrategy, strategy
 from rmq_spark.consume.consumer import MessageQueue, sort_clients, sort_queues
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Program
-from tests.interop.versions import OLD
 
 _ROOMS = ("hz", "sh", "bj")
 _AT_ONCE = 500  # commands, before their answers are read
@@ -69,20 +68,14 @@ def _compare(program: Program, count: int, seed: int) -> None:
             assert found == expected, (name, client, queues, clients)
 
 
-@pytest.mark.parametrize("version", OLD)
-def test_random_allocations(rocketmq: Callable[[str], RocketMQ], version: str) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("version", "count"),
+    [("4.9.7", 2_000), *(pytest.param("5.5.0", count, marks=pytest.mark.whole) for count in (2_000, 60_000))],
+)
+def test_random_allocations(rocketmq: Callable[[str], RocketMQ], version: str, count: int) -> None:
     program = rocketmq(version).program("Allocations", [])
     try:
-        _compare(program, 2_000, seed=1)
-    finally:
-        program.close()
-
-
-@pytest.mark.whole
-@pytest.mark.timeout(900)
-def test_sixty_thousand_random_allocations(rocketmq: Callable[[str], RocketMQ]) -> None:
-    program = rocketmq("5.5.0").program("Allocations", [])
-    try:
-        _compare(program, 60_000, seed=2)
+        _compare(program, count, seed=count)
     finally:
         program.close()

@@ -120,38 +120,27 @@ DELAYED = {"topic_bytes": b"SCHEDULE_TOPIC_XXXX", "store_timestamp": 1000}
 
 
 @pytest.mark.parametrize(
-    ("properties", "expected"),
+    ("properties", "more", "expected"),
     [
-        ({"TAGS": "TagA"}, 2598919),
-        ({"TAGS": "TagA", "DELAY": "3"}, 1000 + 10_000),
-        ({"DELAY": "99"}, 1000 + 7_200_000),  # the highest level there is
-        ({"DELAY": "+1"}, 2000),
-        ({"DELAY": "0" * 25 + "1"}, 2000),  # Java reads any number of leading zeros
-        ({"TAGS": "TagA", "DELAY": "0"}, 2598919),
-        ({"TAGS": "TagA", "DELAY": "-1"}, 2598919),
+        ({"TAGS": "TagA"}, {}, 2598919),
+        ({"TAGS": "TagA", "DELAY": "3"}, {}, 1000 + 10_000),
+        ({"DELAY": "99"}, {}, 1000 + 7_200_000),  # the highest level there is
+        ({"DELAY": "+1"}, {}, 2000),
+        ({"DELAY": "0" * 25 + "1"}, {}, 2000),  # Java reads any number of leading zeros
+        ({"TAGS": "TagA", "DELAY": "0"}, {}, 2598919),
+        ({"TAGS": "TagA", "DELAY": "-1"}, {}, 2598919),
         # no broker stores this; it is no reason to lose the message
-        ({"TAGS": "TagA", "DELAY": "x"}, 2598919),
-        ({"TAGS": "TagA", "DELAY": "9" * 30}, 2598919),
+        ({"TAGS": "TagA", "DELAY": "x"}, {}, 2598919),
+        ({"TAGS": "TagA", "DELAY": "9" * 30}, {}, 2598919),
+        ({"TAGS": "TagA", "DELAY": "3"}, {"topic_bytes": b"TopicTest"}, 2598919),  # means nothing there
+        ({"DELAY": "1"}, {"store_timestamp": 2**63 - 1}, -(2**63) + 999),  # wraps as Java's
     ],
 )
 def test_delayed_messages_carry_their_delivery_time(
-    tmp_path: Path, properties: dict[str, str], expected: int
+    tmp_path: Path, properties: dict[str, str], more: dict[str, Any], expected: int
 ) -> None:
-    log = _one_file(tmp_path, _message(0, properties_bytes=_properties(**properties), **DELAYED))
-    assert _entries(log) == {("SCHEDULE_TOPIC_XXXX", 0): [(0, 0, expected)]}
-
-
-def test_delay_means_nothing_in_another_topic(tmp_path: Path) -> None:
-    log = _one_file(tmp_path, _message(0, properties_bytes=_properties(TAGS="TagA", DELAY="3")))
-    assert _entries(log) == {("TopicTest", 0): [(0, 0, 2598919)]}
-
-
-def test_a_delivery_time_wraps_as_javas_does(tmp_path: Path) -> None:
-    log = _one_file(
-        tmp_path,
-        _message(0, properties_bytes=_properties(DELAY="1"), **(DELAYED | {"store_timestamp": 2**63 - 1})),
-    )
-    assert _entries(log) == {("SCHEDULE_TOPIC_XXXX", 0): [(0, 0, -(2**63) + 999)]}
+    message = _message(0, properties_bytes=_properties(**properties), **(DELAYED | more))
+    assert _entries(_one_file(tmp_path, message)) == {(message.topic, 0): [(0, 0, expected)]}
 
 
 def test_the_delay_levels_are_the_brokers() -> None:
