@@ -208,7 +208,7 @@ def test_a_commit_is_given_up_whatever_kills_the_recovery(
         shutil.copytree(root, tmp_path / f"begun-{i}")
         for i, root in enumerate(_begun_without_staged(forks, before, tmp_path, whole))
     )
-    for _, root in killed_stores(forks, last, tmp_path, "kill", give_up, every=1 if whole else 3):
+    for _, root in killed_stores(forks, last, tmp_path, "kill", give_up, every=1 if whole else 5):
         MessageStore.open(str(root)).recover(cut_after_damage=True).apply()
         _write_again(root)
         _check_whole(root, expected)
