@@ -21,31 +21,18 @@ PUBLIC = (
     "rmq_spark.consume.lag",
     "rmq_spark.consume.reset",
 )
-NEED_AN_EXAMPLE = [
-    "rmq_spark:open",
-    "rmq_spark:register",
-    "rmq_spark:drop_duplicates",
-    "rmq_spark.demo:create",
-    "rmq_spark.services:run_once",
-    "rmq_spark.services:recover",
-    "rmq_spark.services:Orderly",
-    "rmq_spark.services:Services",
-    "rmq_spark.services:clean.plan",
-    "rmq_spark.services:retry.send_back",
-    "rmq_spark.services:retry.resend",
-    "rmq_spark.services:timer.recall",
-    "rmq_spark.services:transaction.decide",
-    "rmq_spark.services:transaction.check",
-    "rmq_spark.pop:SimpleConsumer",
-    "rmq_spark.charts:rate",
-    "rmq_spark.charts:lag",
-    "rmq_spark.charts:overview",
-    "rmq_spark.charts:file_map",
-    "store_format:MessageStore",
-    "store_format:CommitOptions",
-    "store_format:MessageColumns",
-    "store_format:encode_property_columns",
-]
+_EXAMPLES = {
+    "rmq_spark": ("open", "register", "drop_duplicates"),
+    "rmq_spark.demo": ("create",),
+    "rmq_spark.services": (
+        *("run_once", "recover", "Orderly", "Services", "clean.plan", "retry.send_back", "retry.resend"),
+        *("timer.recall", "transaction.decide", "transaction.check"),
+    ),
+    "rmq_spark.pop": ("SimpleConsumer",),
+    "rmq_spark.charts": ("rate", "lag", "overview", "file_map"),
+    "store_format": ("MessageStore", "CommitOptions", "MessageColumns", "encode_property_columns"),
+}
+NEED_AN_EXAMPLE = [f"{module}:{name}" for module, names in _EXAMPLES.items() for name in names]
 
 
 def _names(module: object) -> list[str]:
