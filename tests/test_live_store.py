@@ -21,7 +21,7 @@ from store_format.bookkeeping.journal import StoreState
 from tests.support.fixtures import Golden, SparkSession
 from tests.support.live_writer import QUEUES, message_body
 
-TRIES, TRIES_WHOLE = 150, 1000
+TRIES, TRIES_WHOLE = 250, 1000
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def test_some_reads_see_prefixes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_through_spark(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
-    root, total = tmp_path / "store", 500
+    root, total = tmp_path / "store", 1000
     # The first read of a session takes as long as the writer.
     assert spark.read.format("rmqlog").load(str(golden("basic-5.5.0"))).count()
     with writer(root, total) as done:
