@@ -202,7 +202,7 @@ class LagMemory:
             return
         there, store, now = {topic for _, topic in self.measured}, self.store, deletions.forecast
         queues = [
-            replace(queue, store=store)  # with the commitlog files of this look
+            Queue(store, queue.range, queue.scanned)  # with the commitlog files of this look
             for topic in there
             for queue in self.queues.get(topic, {}).values()
         ]
