@@ -210,10 +210,10 @@ class Files:
         for entry in _scan(directory):
             if entry.name == LOST_AND_FOUND or not select(entry.name):
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                found.append((entry.name, entry.path))
-            elif entry.is_symlink():
+            if entry.is_symlink():
                 refused(symbolic_link(entry.path))
+            elif entry.is_dir(follow_symlinks=False):
+                found.append((entry.name, entry.path))
         return sorted(found)
 
     def entries(self, directory: str) -> list[DirectoryEntry]:
