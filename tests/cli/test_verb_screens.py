@@ -52,6 +52,8 @@ RUNS: dict[str, list[tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     "dlq": [("retry-dlq-5.5.0", (), ()), ("retry-dlq-5.5.0", (), ("-g", "CG_fail", "--resend"))],
     "delay": [("delay-tx-5.5.0", (), (*NOW, "-n", "5"))],
     "half": [("delay-tx-5.5.0", (), (*NOW, "-n", "5"))],
+    "metrics": [],  # a page of the moment; tests/cli/test_metrics_commands.py
+    "check": [("cleaned-5.5.0", (), (*NOW, "--max-lag", "100:500", "--max-loss-in", "24h"))],
     "verify": [
         ("crash-torn-5.5.0", (), ()),
         ("basic-5.5.0", ("remove commitlog",), ()),
@@ -107,7 +109,7 @@ def test_a_verb_cuts_no_word(verb: str, golden: Golden, copy_of: Golden) -> None
         for columns, text in screens.items():
             place = f"{columns} columns" if columns else "piped"
             parts.append(f"== {place}: rmqlog {named}\n{text.replace(short, STORE)}")
-        if verb != "completion":  # a script
+        if verb not in ("completion", "check"):  # a script, and one line for a monitor
             assert [line for line in screens[COLUMNS].splitlines() if _is_cut(line)] == []
         narrow, piped = (_remarks(text) for text in screens.values())
         assert narrow == piped

@@ -386,6 +386,6 @@ def test_missing_directory_is_unknown(tmp_path: Path) -> None:
         if name.startswith("read_") and getattr(value, "__module__", None) == config_json.__name__
         if name not in ("read_config", "read_local_offsets", "read_checkpoint", "read_broker_conf")
     ]
-    assert len(readers) == 9
+    assert len(readers) == 10
     for reader in readers:
         assert reader(Opened(str(tmp_path / "missing"))) is None
