@@ -131,6 +131,10 @@ def messages_in(
         hint = did_you_mean(unknown, COLUMNS, "columns", listed_max=len(COLUMNS))
         raise OptionError(f"columns: unknown column {unknown!r}; {hint}")
     since_ms, until_ms = _times_ms(since, until)
+    if isinstance(tags, str) or not (key is None or isinstance(key, str)):
+        from rmq_spark.python_search import refuse_words
+
+        refuse_words(tags, key)
     choice = MessageChoice(
         glob=topic,
         tags=frozenset(tags) or None,
@@ -273,44 +277,79 @@ class LogStore(_WithMessages, MessageStore):
     def find(
         self,
         *,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         message_id: str | None = None,
         topic: str | None = None,
         tags: Sequence[str] | None = None,
         since: Time | None = None,
         until: Time | None = None,
         where: str | PropertyFilter | None = None,
+        body: str | None = None,
         columns: Sequence[str] = DEFAULT_COLUMNS,
         **how: Any,  # Any: the other arguments of `MessageStore.find`
     ) -> Found:
         """Finds messages by key or by id; without either, all messages that match the other arguments.
 
-        `key` matches UNIQ_KEY or a word of KEYS; `message_id` matches UNIQ_KEY or the offset message id.
-        `since`, `until`, `where` and `tags` have the same meaning as in `messages`. `topic` is one name;
-        without a topic, system topics are searched, too. `how` passes the other arguments of
-        `MessageStore.find`. Returns a `Found`, whose `table` has the messages in memory.
+        `key` matches UNIQ_KEY or a word of KEYS, whole and in its case; of a list, any of the keys.
+        `message_id` matches UNIQ_KEY or the offset message id. `since`, `until`, `where` and `tags` have the
+        same meaning as in `messages`. `topic` is one name; without a topic, system topics are searched, too.
+        `body` is a text in the body (UTF-8). `how` passes the other arguments of `MessageStore.find`. Returns
+        a `Found`, whose `table` has the messages in memory.
 
-        Raises OptionError for an unknown column, for an invalid time or condition, and for a key together
-        with an id.
+        Raises OptionError for an unknown topic, column or argument, for an invalid time or condition, and for
+        a key together with an id.
 
         Example::
 
             store.find(key="A-100017", since="-2d").table
+            store.find(key=["A-100017", "A-100018"]).table
             store.find(topic="Orders", where="region = 'east'", columns=["keys", "body"]).table
         """
-        since_ms, until_ms = _times_ms(since, until)
-        return MessageStore.find(
-            self,
+        from rmq_spark.python_search import refuse_unknown_topic
+
+        if topic is not None:
+            refuse_unknown_topic(topic, {*self.topics(), *self.configured_topics()})
+        return self._found(
             key=key,
             message_id=message_id,
             topic=topic,
             tags=tags,
-            since=since_ms,
-            until=until_ms,
-            where=_condition(where) if isinstance(where, str) else where,
+            since=since,
+            until=until,
+            where=where,
+            body=body,
             columns=columns,
             **how,
         )
+
+    def _found(
+        self,
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        where: str | PropertyFilter | None = None,
+        **others: Any,  # Any: the other arguments of `find`
+    ) -> Found:
+        """`find` without the check of the topic: of a cluster, not every store has it."""
+        from rmq_spark.python_search import find
+
+        condition = _condition(where) if isinstance(where, str) else where
+        return find(self, *_times_ms(since, until), condition, **others)
+
+    def trace(self, message_id: str | None = None, *, key: str | Sequence[str] | None = None) -> pa.Table:
+        """Returns the life of a message, or with `key` the lives of all messages that have the key.
+
+        The table is that of `MessageStore.trace`. With `key`, the columns `key` and `msgId` are in front, and
+        the messages follow one another in the order of the commitlog, key after key; the records of clients'
+        traces are not such messages. It is empty if no message has the key.
+
+        Raises OptionError without an id and a key, for both, and for an id that is only a key.
+
+        Example: `store.trace(key="A-100017").select(["msgId", "time", "what"]).to_pylist()`.
+        """
+        from rmq_spark.python_search import trace
+
+        return trace(self, message_id, key, lambda each: MessageStore.trace(self, each))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -349,8 +388,16 @@ class LogCluster(_WithMessages):
         return pa.concat_tables([store.view(name, now_ms=now_ms) for store in self.stores])
 
     def find(self, **conditions: Any) -> dict[str, Found]:  # Any: the arguments of `LogStore.find`
-        """Calls `LogStore.find` for every store, and returns a dict of broker name -> `Found`."""
-        return {store.broker_name: store.find(**conditions) for store in self.stores}
+        """Calls `LogStore.find` for every store, and returns a dict of broker name -> `Found`.
+
+        Raises OptionError as it does, and for a topic that no store has.
+        """
+        from rmq_spark.python_search import refuse_unknown_topic
+
+        if conditions.get("topic") is not None:
+            known = {name for store in self.stores for name in (*store.topics(), *store.configured_topics())}
+            refuse_unknown_topic(conditions["topic"], known)
+        return {store.broker_name: store._found(**conditions) for store in self.stores}
 
     def _repr_html_(self) -> str:
         return "".join(store._repr_html_() for store in self.stores)

@@ -46,6 +46,7 @@ ROOMS = [
                 "write",
                 "broker",
                 "client",
+                "python_search",
                 "store",
                 "charts",
             ),

@@ -1,0 +1,95 @@
+"""`find` and `trace` of Python: lists of keys, a text in the body, and errors that name the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import rmq_spark
+from rmq_spark.store import LogCluster, LogStore
+from store_format import MessageStore
+from store_format.errors import OptionError
+from tests.support.fixtures import Golden
+
+COLUMNS = ("topic", "queueId", "queueOffset")
+
+
+@pytest.fixture
+def store(golden: Golden) -> LogStore:
+    opened = rmq_spark.open(str(golden("retry-dlq-5.5.0")))
+    assert isinstance(opened, LogStore)
+    return opened
+
+
+def test_several_keys_are_the_messages_of_each(store: LogStore) -> None:
+    each = [store.find(key=key, columns=COLUMNS).table for key in ("id-9", "grp-2", "id-10")]
+    places = {tuple(row.items()) for table in each for row in table.to_pylist()}
+    for keys in (["id-9", "grp-2", "id-10"], ("id-10", "id-9", "grp-2", "id-9")):
+        found = store.find(key=keys, columns=COLUMNS)
+        assert {tuple(row.items()) for row in found.table.to_pylist()} == places
+        assert found.table.num_rows == len(places) < sum(table.num_rows for table in each)
+        offsets = found.table["physicalOffset"].to_pylist()
+        assert offsets == sorted(offsets)
+        assert found.table.schema.names == [*COLUMNS, "physicalOffset"]
+    one = store.find(key=["id-9"], columns=COLUMNS)
+    assert (one.table, one.how) == (each[0], store.find(key="id-9").how)
+
+
+def test_a_text_in_the_body(store: LogStore) -> None:
+    bodies = store.messages("Jobs", columns=["body"]).to_table()["body"].to_pylist()
+    wanted = [body for body in bodies if b"ledger" in body]
+    assert sorted(store.find(topic="Jobs", body="ledger").table["body"].to_pylist()) == sorted(wanted) != []
+
+
+def test_the_lives_of_the_messages_with_a_key(store: LogStore) -> None:
+    bare = MessageStore.open(store.path)
+    ids = list(dict.fromkeys(store.find(key="id-9").table["msgId"].to_pylist()))
+    lives = store.trace(key="id-9")
+    assert lives.schema.names[:2] == ["key", "msgId"]
+    assert list(dict.fromkeys(lives["msgId"].to_pylist())) == ids
+    assert set(lives["key"].to_pylist()) == {"id-9"}
+    of_first = [row for row in lives.to_pylist() if row["msgId"] == ids[0]]
+    expected = bare.trace(ids[0]).to_pylist()
+    assert [{name: row[name] for name in expected[0]} for row in of_first] == expected
+    assert store.trace(ids[0]) == bare.trace(ids[0])
+    nobody = store.trace(key="nobody")
+    assert (nobody.num_rows, nobody.schema) == (0, lives.schema)
+    both = store.trace(key=["id-9", "id-10"])
+    assert both.num_rows == lives.num_rows + store.trace(key="id-10").num_rows
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda store: store.trace("id-9"), "have it as a key; write trace(key='id-9')"),
+        (lambda store: store.trace(), "trace: expected a message id, or key=…, and not both"),
+        (lambda store: store.trace(5), "message_id: expected a text, found 5"),
+        (lambda store: store.find(message_id=5), "message_id: expected a text, found 5"),
+        (lambda store: store.find(key=5), "key: expected a text or a list of texts, found 5"),
+        (lambda store: store.find(key=[]), "key: expected a key, found an empty list"),
+        (lambda store: store.find(tags="TagA"), "expected a list of tags, found 'TagA'; write tags=['TagA']"),
+        (lambda store: store.find(tags="TagA || Aa"), "write tags=['TagA', 'Aa']"),
+        (lambda store: store.messages("Jobs", tags="TagA"), "write tags=['TagA']"),
+        (lambda store: store.messages("Jobs", key=["a", "b"]), "find(key=[…]) takes several"),
+        (lambda store: store.find(topic="jobs"), "no topic is named 'jobs'; did you mean Jobs?"),
+        (lambda store: store.find(bodi="x"), "find: unknown argument 'bodi'; did you mean body?"),
+        (lambda store: store.find(body=b"x"), "body: expected a text, found b'x'"),
+    ],
+)
+def test_an_argument_that_is_wrong(store: LogStore, ask: Callable[[LogStore], object], said: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        ask(store)
+    assert said in str(raised.value)
+
+
+def test_a_topic_of_one_store_of_a_cluster(golden: Golden) -> None:
+    cluster = rmq_spark.open(str(golden("cluster-5.5.0")))
+    assert isinstance(cluster, LogCluster)
+    of_some = [
+        name for name in cluster.topics() if any(name not in store.topics() for store in cluster.stores)
+    ]
+    for name in of_some[:3]:
+        assert set(cluster.find(topic=name)) == {store.broker_name for store in cluster.stores}
+    with pytest.raises(OptionError, match="no topic is named 'Nothing'"):
+        cluster.find(topic="Nothing")
