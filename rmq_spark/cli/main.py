@@ -38,7 +38,8 @@ from rmq_spark.cli.exit_codes import (
 )
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.remarks import WORDS, remark, terminal_columns, wrapped
-from store_format.display.text import shown
+from rmq_spark.cli.repeated import refuse_given_twice
+from store_format.display.text import first_names, shown
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -49,7 +50,6 @@ from store_format.errors import (
     StoreUnreachableError,
     StoreWriteError,
 )
-from store_format.names import did_you_mean
 
 # The headings of --help -> command -> its module in rmq_spark.cli.commands. The function of a command has its
 # name and an underscore.
@@ -103,7 +103,10 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 _WORDS = ("id", "word", "place")  # arguments that name messages
 
+_PARTITION = ("-p", "--partition")  # of kcat and rpk
 _KCAT = ("-C", "-L", "-P", "-Q")  # kcat's modes, which are no options of rmqlog
+
+_NEAR_COMMAND_MIN = 0.7  # of difflib: `hed` is head and `inof` is info, but `tag` is not lag
 
 _GARBAGE_THRESHOLD = 200_000  # objects; the imports alone make 150,000, and none of them is garbage
 
@@ -128,13 +131,15 @@ class _Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from rmq_spark.cli.elsewhere import advice_for  # only errors need it
 
-            advice = advice_for(args) or did_you_mean(args[0], COMMANDS, "commands")
+            advice = advice_for(args) or _near_command(args[0])
             if os.path.isdir(args[0]):
                 advice = f"name a command before a store: rmqlog info {shlex.quote(args[0])}"
             raise click.UsageError(f"unknown command {args[0]!r}; {advice}", ctx)
         name, command, words = super().resolve_command(ctx, args)
         if command is not None:
             words = with_default_store(ctx, command, words)
+            if not ctx.resilient_parsing:
+                refuse_given_twice(ctx, command, words)
         ctx.meta[WORDS] = [str(name), *words]
         return name, command, words
 
@@ -245,6 +250,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BUG
 
 
+def _near_command(word: str) -> str:
+    """The command or view that a word misspells, else the list of commands.
+
+    Commands are short: half of the letters of another word are often those of a command.
+    """
+    from difflib import SequenceMatcher
+
+    from store_format.names import nearest
+
+    near = nearest(word, COMMANDS)
+    if near is not None and SequenceMatcher(None, near, word.lower()).ratio() >= _NEAR_COMMAND_MIN:
+        return f"did you mean {near}?"
+    from store_format.views.registry import VIEWS
+
+    plain = word.lower().replace("-", "").replace("_", "")
+    view = next((each.name for each in VIEWS if each.name.lower() == plain), None)
+    if view is not None:
+        return f"use rmqlog info STORE --view {view}"
+    return f"the commands are {first_names(COMMANDS, len(COMMANDS))}"
+
+
 def _reach_by_environment() -> None:
     from rmq_spark.options.access_options import access_of_environment
     from store_format.files.read import places
@@ -274,6 +300,10 @@ def _usage(error: click.UsageError) -> str:
     if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "store":
         return f"STORE is missing: give the store directory, or set {VARIABLE}"
     text = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        queues = [each for each in error.ctx.command.params if each.name == "queue_ids"]
+        if error.option_name in _PARTITION and queues:
+            return f"no option {error.option_name}; a partition is a queue in RocketMQ: -q, --queue"
     extra = re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", text)
     if extra is None or error.ctx is None:
         return text
@@ -285,12 +315,20 @@ def _hint_of_extra(extra: str, command: click.Command) -> str:
     """What a user meant with words behind the arguments of a command; "" if nobody can tell."""
     from rmq_spark.cli.address import parse_address
 
-    given = {each.name: each for each in command.params}
+    given = {each.opts[-1].lstrip("-"): each for each in command.params}
     words = [name for name, each in given.items() if isinstance(each, click.Argument) and name != "store"]
     if words and words[0] in _WORDS:
         return f"rmqlog {command.name} takes one {words[0].upper()}, call it for each"
+    if command.name == "export":
+        if re.search(r"\.[a-z]+$", extra):  # a file: the word before it is no OUT
+            return ""
+        return f"write {' '.join(f'-k {shlex.quote(key)}' for key in extra.split())}"
     if (words and words[0] != "group") or " " in extra:
         return ""
+    queue = re.fullmatch(r"([^/@]+)/([0-9]{1,9})(?:@last)?", extra)
+    if queue is not None and "queue" in given:
+        last = " -n 1" * extra.endswith("@last")
+        return f"write --topic {shlex.quote(queue[1])} --queue {queue[2]}{last}"
     address = parse_address(extra)
     if address is not None and "offset" in given and address.offset >= 0:
         place = f"--queue {address.queue_id} --offset {address.offset}"

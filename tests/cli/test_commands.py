@@ -66,6 +66,9 @@ _MEANT = {
     "TOPIC/QUEUE@OFFSET": "Orders/2@100",
     "HOURS": "72",
     "TEXT": "order",
+    "TAG": "TagA",
+    "SQL92": "UNIQ_KEY IS NOT NULL",
+    "OFFSET": "100",
 }
 
 
@@ -74,6 +77,8 @@ def test_words_of_other_tools_lead_to_commands_that_work(
     rmqlog: Runner, golden: Golden, unchanged: Unchanged, ours: str
 ) -> None:
     meant = _MEANT | {"STORE": str(golden(STORE))}
+    if ours == "dlq STORE":
+        meant["STORE"] = str(golden("retry-dlq-5.5.0"))
     words = [meant.get(word, word) for word in ours.split() if word != "-f"]
     with unchanged(golden(STORE)):
         done = rmqlog(*words)
@@ -83,13 +88,22 @@ def test_words_of_other_tools_lead_to_commands_that_work(
 def test_words_of_other_tools_are_answered_in_a_line(rmqlog: Runner) -> None:
     assert not OURS.keys() & MQADMIN.keys() | (OURS.keys() | MQADMIN.keys()) & OTHER_FILES.keys()
     for words, advice in (
-        (("consumerProgress", "-g", "CG"), "use rmqlog lag STORE --group GROUP"),
+        (("consumerProgress", "-g", "CG"), "use rmqlog lag STORE --group CG"),
         (("consumerprogress",), "use rmqlog lag STORE --group GROUP"),
         (("help", "queryMsgByKey"), "use rmqlog find STORE KEY"),
         (("topic", "list"), "use rmqlog ls STORE"),
         (("topic", "delete", "Orders"), "needs a running broker: mqadmin deleteTopic"),
         (("group", "describe", "CG"), "use rmqlog lag STORE -l --group GROUP"),
         (("updatetopic",), "needs a running broker: mqadmin updateTopic"),
+        (("queryMsgByKey", "-t", "Orders", "-k", "A-1"), "use rmqlog find STORE A-1 --topic Orders"),
+        (("queryMsgByOffset", "-t", "Orders", "-i", "2", "-o", "5"), "use rmqlog get STORE Orders/2@5"),
+        (("queryMsgById", "-i", "7F00"), "use rmqlog get STORE 7F00"),
+        (("queryMsgByKey", "-k", "$(reboot)"), "use rmqlog find STORE KEY"),
+        (("topic", "consume", "Orders", "-n", "5"), "use rmqlog head STORE --topic Orders -n 5"),
+        (("consume",), "use rmqlog tail STORE -f --topic TOPIC"),
+        (("tag",), "use rmqlog find STORE --tag TAG"),
+        (("deadLetters",), "use rmqlog dlq STORE"),
+        (("lagByTopic",), "use rmqlog info STORE --view lagByTopic"),
         (("dumpCompactionLog",), "rmqlog does not read these files: mqadmin dumpCompactionLog"),
     ):
         said = rmqlog.fails(2, *words)
@@ -99,8 +113,25 @@ def test_words_of_other_tools_are_answered_in_a_line(rmqlog: Runner) -> None:
     assert rmqlog.fails(2, "-C", "-b", "host") == (
         "no option -C; use rmqlog tail STORE -f --topic TOPIC; see rmqlog --help"
     )
+    for typed, ours in (
+        ("-t Orders -p 2 -o -5 -e", "tail STORE --topic Orders --queue 2 -n 5"),
+        ("-t Orders -p 2 -o -5", "tail STORE -f --topic Orders --queue 2 -n 5"),
+        ("-t Orders -o beginning -c 3", "head STORE --topic Orders -n 3"),
+        ("-t Orders -p 1 -o 100", "head STORE --topic Orders --queue 1 --offset 100"),
+    ):
+        assert f"; use rmqlog {ours}; see" in rmqlog.fails(2, "-C", *typed.split())
     assert "needs a running broker: mqadmin sendMessage" in rmqlog.fails(2, "-P")
     assert "'Topic2'; the commands are info" in rmqlog.fails(2, "Topic2")
+
+
+def test_a_word_that_is_near_to_no_command_gets_no_command(rmqlog: Runner) -> None:
+    for word in ("taag", "schem", "ids"):
+        said = rmqlog.fails(2, word)
+        assert "did you mean" not in said
+        assert "; the commands are info" in said
+    for word, meant in (("hed", "head"), ("inof", "info"), ("vrify", "verify"), ("exprot", "export")):
+        assert f"did you mean {meant}?" in rmqlog.fails(2, word)
+    assert "a store has no schemas of bodies" in rmqlog.fails(2, "schema")
 
 
 def test_a_store_in_the_place_of_a_command(rmqlog: Runner, tmp_path: Path) -> None:
