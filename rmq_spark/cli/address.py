@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _FORM = re.compile(r"([^/@]+)/([0-9]{1,9})@(-?[0-9]{1,18}|last)")
 _NEAR = re.compile(r"([^/@]+)/([^/@]*)@([^/@]*)")
+_NO_OFFSET = re.compile(
+    r"[^/@:]+(?:/[^/@]*|@[^/@]*|[:/][0-9]+[:/][^/@:]+)"
+)  # Orders/2, Orders@last, Orders:2:5
 _LAST = ("end", "latest", "newest")
 
 
@@ -60,6 +63,10 @@ def refuse_near_address(text: str, topics: Callable[[], set[str]] | None = None)
 
     With `topics`, where the text may also be a key, only if the topic is one of them.
     """
+    if topics is None and _NO_OFFSET.fullmatch(text):
+        raise click.UsageError(
+            f"{text!r}: expected a message id, or TOPIC/QUEUE@OFFSET such as Orders/2@last"
+        )
     near = _NEAR.fullmatch(text)
     if near is None or parse_address(text) is not None or (topics is not None and near[1] not in topics()):
         return

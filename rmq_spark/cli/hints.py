@@ -7,13 +7,16 @@ Damage on the way is no error: the search itself reports what matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+import shlex
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rmq_spark.cli.reading import chosen_queues, clock_hint, read_range, wanted_range
-from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.remarks import given_store, remark
+from rmq_spark.cli.repeated import choice_of_topics, globs_of
 from store_format.display.text import cut, first_names, shown
 from store_format.errors import StoreError
 from store_format.files.paths import is_remote
@@ -28,6 +31,9 @@ LOOKED_AT_MAX = 50_000  # messages: about 0.1 s of CPU time
 _QUEUES_MAX = 100
 _PLACE = ("physicalOffset", "queueOffset")
 _TEXT_COLUMNS = 60  # of a key in a sentence
+_PART_MIN = 3  # characters of a word that is looked for within keys
+_KEYS_NAMED = 3
+_TAGS_NAMED = 8
 
 # Names that people give to RocketMQ's properties.
 _PROPERTIES = {"tag": TAGS, "tags": TAGS, "key": KEYS, "keys": KEYS, "msgid": UNIQ_KEY, "uniqkey": UNIQ_KEY}
@@ -38,10 +44,16 @@ def hint_of_nothing(stores: Sequence[MessageStore], filters: MessageChoice, word
     words = words or ([] if filters.key is None else [filters.key])
     names: Sequence[str] = getattr(filters.where, "names", ())
     hint = ""
-    if words or names:
+    if words or names or filters.tags:
         looked = _look(stores, replace(filters, include_system_topics=True) if words else filters)
         hint = _key_hint(words, looked) or _property_hint(names, looked)
+        hint = hint or _tag_hint(filters.tags or (), looked)
     return hint or clock_hint(stores, filters)
+
+
+def hint_of_key(stores: Sequence[MessageStore], key: str) -> str:
+    """The key of another case, or the keys that the word is a part of; "" if there is none."""
+    return _key_hint([key], _look(stores, MessageChoice(include_system_topics=True))).removeprefix("; ")
 
 
 def say_what_system_topics_have(
@@ -97,9 +109,10 @@ def _count(store: MessageStore, searches: Sequence[MessageChoice], queues: Seque
 
 @dataclass(slots=True)
 class _SeenNames:
-    """Keys and names of properties of the newest messages; of all chosen messages if `is_all`."""
+    """Keys, tags and names of properties of the newest messages; of all chosen messages if `is_all`."""
 
     keys: set[str] = field(default_factory=set)
+    tags: set[str] = field(default_factory=set)
     properties: set[str] = field(default_factory=set)
     messages: int = 0
     is_all: bool = True
@@ -111,8 +124,10 @@ class _SeenNames:
 
 def _look(stores: Sequence[MessageStore], filters: MessageChoice) -> _SeenNames:
     looked = _SeenNames()
-    choice = MessageChoice(
-        glob=filters.glob, include_system_topics=filters.include_system_topics, queue_ids=filters.queue_ids
+    choice = choice_of_topics(
+        globs_of(filters),
+        include_system_topics=filters.include_system_topics,
+        queue_ids=filters.queue_ids,
     )
     with suppress(StoreError, OSError):
         for store in stores:
@@ -121,9 +136,10 @@ def _look(stores: Sequence[MessageStore], filters: MessageChoice) -> _SeenNames:
             ranges = _newest_ranges(seen, LOOKED_AT_MAX // len(stores))
             looked.is_all &= len(seen) == len(queues)
             looked.is_all &= all(start == queue.min_offset for queue, start, _ in ranges)
-            for batch in read_range(ranges, MessageChoice(), ("keys", "properties"), Tolerance()):
+            for batch in read_range(ranges, MessageChoice(), ("keys", "tags", "properties"), Tolerance()):
                 looked.messages += batch.num_rows
                 looked.keys.update(batch["keys"].flatten().drop_null().to_pylist())
+                looked.tags.update(batch["tags"].drop_null().unique().to_pylist())
                 looked.properties.update(batch["properties"].keys.unique().to_pylist())
     return looked
 
@@ -140,19 +156,47 @@ def _newest_ranges(queues: Sequence[Queue], messages_max: int) -> list[tuple[Que
 
 
 def _key_hint(words: Iterable[str], looked: _SeenNames) -> str:
-    """Keys that begin like a word, or differ in case only: a search takes a whole key as it is."""
+    """Keys that contain a word, or differ in case only: a search takes a whole key as it is."""
     for word in words:
-        start = word.rstrip("*").casefold()
-        near = sorted(key for key in looked.keys if start and key.casefold().startswith(start))
-        same = [key for key in near if key.casefold() == word.casefold() and key != word]
-        if same:
-            return f"; keys are case-sensitive, did you mean {_short(same[0])}?"
+        part = word.strip("*").casefold()
+        same = [key for key in looked.keys if key.casefold() == part and key != word]
+        if same and "*" not in word:
+            return f"; keys are case-sensitive, did you mean {_short(min(same))}?"
+        near = sorted(key for key in looked.keys if part and key.casefold().startswith(part))
+        verb = "begin"
+        if not near and len(part) >= _PART_MIN:
+            near, verb = sorted(key for key in looked.keys if part in key.casefold()), "contain"
         if near and word not in near:
-            count = f"{len(near):,} key{'s' * (len(near) != 1)}{looked.of_newest}"
-            begins = "begin" if len(near) != 1 else "begins"
-            typed = _short(near[0][: len(start)])
-            return f"; keys are whole and case-sensitive: {count} {begins} with {typed}"
+            return _part_hint(near, part, verb, looked)
     return ""
+
+
+def _part_hint(near: Sequence[str], part: str, verb: str, looked: _SeenNames) -> str:
+    """The keys with a part, and the search for all of them."""
+    at = near[0].casefold().find(part)
+    typed = near[0][at : at + len(part)]
+    count = f"{len(near):,} key{'s' * (len(near) != 1)}{looked.of_newest}"
+    verb += "s" * (len(near) == 1) + " with" * (verb == "begin")
+    named = first_names(near, _KEYS_NAMED)
+    hint = f"; keys are whole and case-sensitive: {count} {verb} {_short(typed)}: {named}"
+    if len(near) == 1 or not re.fullmatch(r"[\w.:/#+-]+", typed):  # else it needs more quotes
+        return hint
+    condition = f"\"KEYS CONTAINS '{typed}'\""
+    return f"{hint}; for all of them: rmqlog find {given_store()} -a --where {condition}"
+
+
+def _tag_hint(tags: Collection[str], looked: _SeenNames) -> str:
+    """The tag that was meant, if no message has any of `tags`."""
+    if not tags or not looked.tags or looked.tags & set(tags):
+        return ""
+    by_lower = {tag.lower(): tag for tag in looked.tags}
+    for tag in sorted(tags):
+        parts = [part for part in re.split(r"[,|;\s]+", tag) if part]
+        if len(parts) > 1 and set(parts) <= looked.tags:
+            return f"; several tags are --tag {shlex.quote(' || '.join(parts))}"
+        if tag.lower() in by_lower:
+            return f"; tags are case-sensitive, did you mean {_short(by_lower[tag.lower()])}?"
+    return f"; the tags{looked.of_newest} are {first_names(sorted(looked.tags), _TAGS_NAMED)}"
 
 
 def _short(text: str) -> str:

@@ -7,15 +7,18 @@ topics are left out.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_spark.cli.completion import complete_topic
+from rmq_spark.cli.completion import VARIABLE, complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
+from rmq_spark.cli.repeated import choice_of_topics, globs_of
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
@@ -27,12 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from store_format import MessageStore
+    from store_format.message.columns import PropertyFilter
     from store_format.survey.fates import Unfiled
 
 
 Command = Callable[..., Any]  # Any: click calls a command with the values of its options as keywords
 
-MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
+MESSAGE_FILTERS = ("topics", "all", "queue", "tag", "key", "since", "until", "where", "limit")
 HEAD_FILTERS = (*MESSAGE_FILTERS[:-1], "count")  # -n 0 is allowed
 KEYLESS_FILTERS = tuple(name for name in MESSAGE_FILTERS if name != "key")  # beside `keys_option`
 _PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
@@ -50,6 +54,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
 
     def decorate(command: Command) -> Command:
         def called(store: str, commit_log: tuple[str, ...], broker_name: str | None, **others: Any) -> Any:
+            _refuse_word_for_store(store, others)
             if opened:
                 stores = open_all(store, broker_name, commit_log, others.pop("unfiled_queues"))
                 code = command(stores=stores, **others)
@@ -70,6 +75,17 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
         return called
 
     return decorate
+
+
+def _refuse_word_for_store(store: str, others: dict[str, Any]) -> None:
+    """Raises UsageError for `find A-17`: a word that is no path, and no other word behind it."""
+    words = [name for name in ("words", "id") if name in others]
+    if not words or any(others[name] for name in words) or os.path.lexists(store):
+        return
+    if "/" not in store and not store.startswith((".", "~")):
+        raise click.UsageError(
+            f"STORE is missing before {store!r}: give the store directory, or set {VARIABLE}"
+        )
 
 
 def store_path_argument(command: Command) -> Command:
@@ -214,16 +230,40 @@ def file_reserved_time_option(command: Command) -> Command:
 
 
 def without_topic(filters: MessageChoice) -> MessageChoice:
-    """The filters without `--topic`, for a caller that applies the topic itself."""
-    return replace(filters, glob=None, include_system_topics=True)
+    """The filters without `--topic`, for a caller that applies the topics itself."""
+    given = {each.name: getattr(filters, each.name) for each in fields(MessageChoice)}
+    return MessageChoice(**given | {"glob": None, "include_system_topics": True})
 
 
 def refuse_unknown_topic(filters: MessageChoice, known: Iterable[str]) -> None:
     """Raises NotFoundError, with the nearest name, if `--topic` matches no topic of `known`."""
     names = sorted(known)
-    if filters.glob is None or any(map(filters.chooses_topic, names)):
-        return
-    raise NotFoundError(f"no topic is named {filters.glob!r}; {did_you_mean(filters.glob, names, 'topics')}")
+    for glob in globs_of(filters):
+        alone = MessageChoice(glob=glob, include_system_topics=filters.include_system_topics)
+        if not any(map(alone.chooses_topic, names)):
+            raise NotFoundError(f"no topic is named {glob!r}; {_topic_advice(glob, names)}")
+
+
+def _topic_advice(glob: str, names: Sequence[str]) -> str:
+    """What to type instead of a topic that no store has."""
+    topic, slash, queue_id = glob.partition("/")
+    if slash and topic in names and queue_id.isdecimal():
+        return f"a queue is --topic {shlex.quote(topic)} --queue {queue_id}"
+    parts = [part.strip() for part in glob.split(",")]
+    if len(parts) > 1 and all(part in names for part in parts):
+        return f"several topics are {' '.join(f'-t {shlex.quote(part)}' for part in parts)}"
+    return did_you_mean(glob, names, "topics")
+
+
+class _QueueOffset(click.IntRange):
+    """A queue offset. The error for an offset before 0 names the command for the end of a queue."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str) and re.fullmatch("-[0-9]+", value):
+            self.fail(
+                f"an offset is 0 or more; rmqlog tail -n {value[1:]} shows the last messages", param, ctx
+            )
+        return int(super().convert(value, param, ctx))
 
 
 _OPTIONS: dict[str, Callable[[Command], Command]] = {
@@ -233,6 +273,15 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
         metavar="GLOB",
         shell_complete=complete_topic,
         help="Topics, such as Orders or 'Order*'.",
+    ),
+    "topics": click.option(
+        "-t",
+        "--topic",
+        "topics",
+        metavar="GLOB",
+        multiple=True,
+        shell_complete=complete_topic,
+        help="Topics, such as Orders or 'Order*'; repeatable.",
     ),
     "all": click.option("-a", "--all", "include_system_topics", is_flag=True, help="Include system topics."),
     "queue": click.option(
@@ -256,16 +305,24 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "until": click.option("--until", metavar="TIME", help="Stored before this time; zones as for --since."),
     "where": click.option(
-        "--where", metavar="SQL92", help="A condition on message properties: \"region = 'north'\"."
+        "--where",
+        metavar="SQL92",
+        multiple=True,
+        help="A condition on message properties: \"region = 'north'\"; several must all be true.",
     ),
-    "body": click.option("--body", metavar="TEXT", help="Messages whose body contains this text (UTF-8)."),
+    "body": click.option(
+        "--body",
+        metavar="TEXT",
+        multiple=True,
+        help="Messages whose body contains this text (UTF-8); of several, all of them.",
+    ),
     "ignore_case": click.option(
         "-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case in --body."
     ),
     "regex": click.option("-E", "--regex", is_flag=True, help="Take --body as a regular expression (RE2)."),
     "offset": click.option(
         "--offset",
-        type=click.IntRange(0),
+        type=_QueueOffset(0),
         metavar="N",
         help="From this queue offset on, in each queue; with --topic and --queue in one.",
     ),
@@ -324,19 +381,17 @@ def _filters(given: dict[str, Any], limit: int | None) -> MessageChoice:  # Any:
         and given["since_ms"] >= given["until_ms"]
     ):
         raise click.UsageError("--since must be before --until")
-    if given.get("where") is not None:
-        from rmq_spark.consume.sql92 import parse_condition
-
-        given["where"] = parse_condition(given["where"], "--where")
-    if "topic" in given:
-        given["glob"] = given.pop("topic")
+    if "where" in given:
+        given["where"] = _where(given["where"])
+    topic = given.pop("topic", None)
+    globs = given.pop("topics", () if topic is None else (topic,))
     if "tags" in given:
         given["tags"] = _tags(given["tags"])
     if "regex" in given:
-        given["body"] = _body(given.get("body"), given.pop("ignore_case"), given.pop("regex"))
+        given["body"] = _body(given.get("body", ()), given.pop("ignore_case"), given.pop("regex"))
     if "limit" in given and given["limit"] is None:
         given["limit"] = limit
-    return MessageChoice(**given)
+    return choice_of_topics(globs, **given)
 
 
 def _tags(expressions: tuple[str, ...]) -> frozenset[str] | None:
@@ -347,14 +402,33 @@ def _tags(expressions: tuple[str, ...]) -> frozenset[str] | None:
     return None if "*" in tags else frozenset(tags) or None
 
 
-def _body(text: str | None, ignore_case: bool, regex: bool) -> str | BodyFilter | None:
-    if text is None or not (ignore_case or regex):
+def _where(conditions: Sequence[str]) -> PropertyFilter | None:
+    """The condition that all `conditions` are true; None without any."""
+    if not conditions:
+        return None
+    from rmq_spark.consume.sql92 import parse_condition
+
+    parsed = [parse_condition(text, "--where") for text in conditions]
+    if len(parsed) == 1:
+        return parsed[0]
+    from rmq_spark.cli.body_pattern import AllConditions
+
+    return AllConditions(tuple(parsed))
+
+
+def _body(texts: Sequence[str], ignore_case: bool, regex: bool) -> str | BodyFilter | None:
+    if not texts:
         if ignore_case or regex:
             raise click.UsageError(f"{'--regex' if regex else '--ignore-case'} needs --body TEXT")
-        return text
-    from rmq_spark.cli.body_pattern import BodyPattern
+        return None
+    if len(texts) == 1 and not (ignore_case or regex):
+        return texts[0]
+    from rmq_spark.cli.body_pattern import AllBodies, BodyPattern, BodyText
 
-    return BodyPattern(text, ignore_case, regex)
+    parts = [
+        BodyPattern(text, ignore_case, regex) if ignore_case or regex else BodyText(text) for text in texts
+    ]
+    return parts[0] if len(parts) == 1 else AllBodies(tuple(parts))
 
 
 # ---- all options -------------------------------------------------------------------------------------------

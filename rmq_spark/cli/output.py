@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -83,6 +84,11 @@ class _TableLook:
     `terminal_columns` is the width of the terminal, else None; with `wide` the table is not fitted to it.
     With `chosen` the user named the columns: all are shown, with their full names. With `several_stores` each
     row names its broker. `zone` is for times.
+
+    `searched` are columns that a search was for, or that tell its rows apart: on a narrow terminal the body
+    and the id are left out before them. The text of the column `below` is never cut: it gets a line of its
+    own below its row if it does not fit beside the row, and times keep their milliseconds, so that the tables
+    of one output agree.
     """
 
     colour: bool = False
@@ -90,6 +96,8 @@ class _TableLook:
     wide: bool = False
     chosen: bool = False
     several_stores: bool = False
+    searched: frozenset[str] = frozenset()
+    below: str = ""
     zone: Zone = UTC_ZONE
 
 
@@ -114,12 +122,26 @@ columns_option = click.option(
 )
 
 
-def body_form_option(spelling: str = "--body") -> Callable[[Command], Command]:
-    """The form of bodies in JSON and CSV, as `body_form`."""
+class _BodyForm(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
+    """A form of bodies. The error for another text names the command that searches in bodies."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in BODY_FORMS:
+            search = f"rmqlog find --body {shlex.quote(str(value))} searches in bodies"
+            self.fail(f"{value!r} is not one of {', '.join(BODY_FORMS)}; {search}", param, ctx)
+        return str(value)
+
+
+def body_form_option(*, searches: bool = False) -> Callable[[Command], Command]:
+    """The form of bodies in JSON and CSV, as `body_form`.
+
+    It is `--body-form`, and also `--body` where --body does not search (`searches`).
+    """
     return click.option(
-        spelling,
+        "--body-form",
+        *(() if searches else ("--body",)),
         "body_form",
-        type=click.Choice(BODY_FORMS),
+        type=_BodyForm(BODY_FORMS),
         default="base64",
         show_default=True,
         help="The form of a body in JSON and CSV. text: bytes that are not UTF-8 become U+FFFD. json: JSON "
@@ -144,10 +166,10 @@ def column_names(columns: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (columns or "").split(",") if name.strip())
 
 
-def output_options(*, raw: bool = False, body_form_as: str = "--body") -> Callable[[Command], Command]:
-    """The options --output and --columns, as `output`; with `raw` also --body and the format `raw`.
+def output_options(*, raw: bool = False, searches: bool = False) -> Callable[[Command], Command]:
+    """The options --output and --columns, as `output`; with `raw` also --body-form and the format `raw`.
 
-    `body_form_as` is the spelling of --body, for a command that searches with --body.
+    `searches` is for a command whose --body searches in bodies.
     """
     forms = FORMATS if raw else FORMATS[:-1]
 
@@ -166,7 +188,7 @@ def output_options(*, raw: bool = False, body_form_as: str = "--body") -> Callab
 
         called = standing_for(command, called)
         called = _wide_option(tz_option(called))
-        called = columns_option(body_form_option(body_form_as)(called) if raw else called)
+        called = columns_option(body_form_option(searches=searches)(called) if raw else called)
         about = "Output format; JSON and CSV have the DataFrame's columns."
         return click.option(
             "-o", "--output", type=click.Choice(forms), default="table", show_default=True, help=about
@@ -471,6 +493,7 @@ class _Layout:
     widths: list[int]
     zone_label: str = ""
     left_out: tuple[str, ...] = ()
+    below: str = ""
 
     @classmethod
     def measure(
@@ -489,7 +512,7 @@ class _Layout:
         cells = [layout.cells(row) for row in measured]
         for i, name in enumerate(names):
             longest = max(width(line[i]) for line in cells)
-            limit = _TEXT_COLUMNS_MAX if name in FLEXIBLE else longest
+            limit = _TEXT_COLUMNS_MAX if name in FLEXIBLE and name != look.below else longest
             layout.widths.append(max(width(titles[i]), min(limit, longest)))
         return layout
 
@@ -528,7 +551,9 @@ class _Layout:
         No column gets narrower than `room` times its least width.
         """
         least = [
-            min(have, max(room * FLEXIBLE[name], width(title))) if name in FLEXIBLE else have
+            min(have, max(room * FLEXIBLE[name], width(title)))
+            if name in FLEXIBLE and name != self.look.below
+            else have
             for name, title, have in zip(self.names, self.titles, self.widths, strict=True)
         ]
         while self.width > columns:
@@ -548,7 +573,10 @@ class _Layout:
 
     def line(self, row: Row) -> str:
         colours = [colour_of(name, row[name]) if self.look.colour else "" for name in self.names]
-        return self._joined(self.cells(row), colours)
+        line = self._joined(self.cells(row), colours)
+        text = cell(row[self.below]) if self.below and row[self.below] else ""
+        indent = self.widths[0] + len(_GAP)
+        return f"{line}\n{fitted(self.look, ' ' * indent + text, indent=indent)}" if text else line
 
     def _joined(self, cells: Sequence[str], colours: Sequence[str]) -> str:
         parts: list[str] = []
@@ -583,11 +611,17 @@ def _fit_terminal(
         for name in IDS.intersection(names)
         if are_told_apart([row[name] for row in measured if row[name] is not None])
     }
-    for kept, short, shortened, room in _steps(look, shown, _common_date(moments), ids):
+    date = _common_date(moments)
+    steps = _steps(look, shown, date, ids)
+    if look.below in shown and not look.chosen:
+        beside = [step for step in steps if look.below in step[0]]
+        steps = chain(beside, _steps(look, [name for name in shown if name != look.below], date, ids))
+    for kept, short, shortened, room in steps:
         layout = _Layout.measure(look, measured, kept, times, short, shortened)
         if layout.narrow(look.terminal_columns, room):
             layout.zone_label = look.zone.label(moments[0]) if moments else ""
-            layout.left_out = tuple(name for name in shown if name not in kept)
+            layout.below = look.below if look.below in shown and look.below not in kept else ""
+            layout.left_out = tuple(name for name in shown if name not in (*kept, layout.below))
             return layout
     return None
 
@@ -597,12 +631,14 @@ def _steps(
 ) -> Iterator[tuple[list[str], _Times, frozenset[str], int]]:
     """(columns, times, columns to shorten, multiple of the least room for free text), the best first."""
     yield shown, _Times(date), frozenset(), _ROOMY
-    for room, names in ((_ROOMY, LEFT_OUT_FIRST), (1, LEFT_OUT_LAST)):
+    last = ("body", *LEFT_OUT_LAST, "msgId") if look.searched else LEFT_OUT_LAST
+    for room, names in ((_ROOMY, LEFT_OUT_FIRST), (1, last)):
         for name in ("", *names):
-            if not name or (name in shown and not look.chosen):
+            if not name or (name in shown and not look.chosen and name not in look.searched):
                 shown = [other for other in shown if other != name]
                 yield shown, _Times(date), ids, room
-                yield shown, _Times(date, milliseconds=False), ids, room
+                if not look.below:
+                    yield shown, _Times(date, milliseconds=False), ids, room
 
 
 def _says_nothing(look: _TableLook, measured: Sequence[Row], name: str) -> bool:

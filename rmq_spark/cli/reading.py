@@ -18,7 +18,7 @@ from rmq_spark.cli.remarks import Progress
 from rmq_spark.cli.view_rows import column_named
 from store_format.display.text import first_names
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
-from store_format.names import TRACE_PREFIXES
+from store_format.names import TRACE_PREFIXES, is_light_queue
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import offsets_in_time, read_chosen
 from store_format.read.tolerance import Tolerance
@@ -152,11 +152,21 @@ def read_range(
 
 
 def read_messages(
-    store: MessageStore, filters: MessageChoice, names: Sequence[str], tolerance: Tolerance
+    store: MessageStore,
+    filters: MessageChoice,
+    names: Sequence[str],
+    tolerance: Tolerance,
+    *,
+    without_light: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """All chosen messages. Memory: one batch, and the entries of some queues."""
+    """All chosen messages. Memory: one batch, and the entries of some queues.
+
+    Without light queues, no message is shown twice: their entries point to messages of other queues.
+    """
     ranges = [
-        (queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)
+        (queue, *wanted_range(queue, filters, tolerance.mode))
+        for queue in chosen_queues(store, filters)
+        if not (without_light and is_light_queue(queue.topic))
     ]
     yield from (batch for batch in read_range(ranges, filters, names, tolerance) if batch.num_rows)
 

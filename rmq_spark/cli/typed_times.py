@@ -15,7 +15,9 @@ import click
 from rmq_spark.cli.cells import Zone, zone_of
 from rmq_spark.cli.remarks import remark
 from rmq_spark.options.option import Given, timestamp_ms
+from store_format.errors import OptionError
 
+_IN_UTC = "2024-05-01T12:00:00Z"  # the example in the error of `timestamp_ms`
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WITHOUT_ZONE = re.compile(r"\d{4}-\d\d-\d\d([ T][\d:.]*)?", re.ASCII | re.IGNORECASE)
 
@@ -27,7 +29,10 @@ def typed_time_ms(option: str, text: str) -> int:
     shows, or shows twice.
     """
     zone = zone_of(click.get_current_context().params.get("tz") or "local", to_terminal=True)
-    found = timestamp_ms(Given(option, text, time.time_ns() // 1_000_000), aware=zone.aware)
+    try:
+        found = timestamp_ms(Given(option, text, time.time_ns() // 1_000_000), aware=zone.aware)
+    except OptionError as error:  # options of Spark have times in UTC
+        raise OptionError(str(error).replace(_IN_UTC, "2024-05-01T12:00")) from error
     remark(f"{option} is {instant_text(found, zone)}")
     return found
 

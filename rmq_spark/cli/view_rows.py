@@ -139,22 +139,22 @@ def column_named(
 
 @dataclass(frozen=True, slots=True)
 class KeepWhere:
-    """Chooses rows whose columns match shell patterns. A null matches like an empty text.
+    """Chooses rows whose columns match shell patterns: any of each column. A null matches like an empty text.
 
     With `hides_system_groups`, rows of RocketMQ's own groups are left out.
     """
 
-    patterns: tuple[tuple[str, str], ...]
+    patterns: tuple[tuple[str, tuple[str, ...]], ...]
     hides_system_groups: bool = False
 
     def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         import pyarrow as pa
 
-        columns = [(batch[name].to_pylist(), pattern) for name, pattern in self.patterns]
+        columns = [(batch[name].to_pylist(), patterns) for name, patterns in self.patterns]
         groups = batch["group"].to_pylist() if self.hides_system_groups else [""] * batch.num_rows
         return pa.array(
             [
-                all(fnmatchcase(values[i] or "", pattern) for values, pattern in columns)
+                all(_matches_any(values[i] or "", patterns) for values, patterns in columns)
                 and not is_system_group(groups[i])
                 for i in range(batch.num_rows)
             ],
@@ -163,19 +163,23 @@ class KeepWhere:
 
     def keeps(self, row: Mapping[str, Any]) -> bool:  # Any: values of columns
         """Whether a row passes."""
-        return all(fnmatchcase(row[name] or "", pattern) for name, pattern in self.patterns) and not (
+        return all(_matches_any(row[name] or "", patterns) for name, patterns in self.patterns) and not (
             self.hides_system_groups and is_system_group(row["group"])
         )
 
     def matches(self, name: str) -> bool:
-        """Whether a name matches the first pattern."""
-        return fnmatchcase(name, self.patterns[0][1])
+        """Whether a name matches a pattern of the first column."""
+        return _matches_any(name, self.patterns[0][1])
+
+
+def _matches_any(text: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def keep_where(
     *,
     group: str | None = None,
-    topic: str | None = None,
+    topic: str | Sequence[str] | None = None,
     state: str | None = None,
     topic_column: str = "topic",
     all_groups: bool = True,
@@ -186,7 +190,9 @@ def keep_where(
     does not.
     """
     given = (("group", group), (topic_column, topic), ("state", state))
-    patterns = tuple((name, pattern) for name, pattern in given if pattern is not None)
+    patterns = tuple(
+        (name, (texts,) if isinstance(texts, str) else tuple(texts)) for name, texts in given if texts
+    )
     hides = not all_groups and (group is None or group[:1] in ("*", "?", "["))
     return KeepWhere(patterns, hides) if patterns or hides else None
 
@@ -199,7 +205,7 @@ def filtered(
     import pyarrow.compute as pc
 
     for batch in batches:
-        if "topic" in batch.schema.names and (filters.glob is not None or not filters.include_system_topics):
+        if "topic" in batch.schema.names and (filters.has_topics or not filters.include_system_topics):
             topics = batch["topic"].to_pylist()
             batch = batch.filter(
                 pa.array([topic is not None and filters.chooses_topic(topic) for topic in topics], pa.bool_())
@@ -239,7 +245,7 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator
 
 def with_body_option(command: Command) -> Command:
     """`--with-body`, as `with_body`."""
-    about = "Also show the bodies; --body sets their form in JSON and CSV."
+    about = "Also show the bodies; --body-form sets their form in JSON and CSV."
     return click.option("--with-body", is_flag=True, help=about)(command)
 
 

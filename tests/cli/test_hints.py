@@ -80,7 +80,6 @@ _KEY, _TAGS, _WHERE = ("--key", "k"), ("--tag", "TagA || Aa"), ("--where", "UNIQ
         ("head", _KEY),
         ("head", _WHERE),
         ("tail", _TAGS),
-        ("export", _KEY),
         ("export", _TAGS),
     ],
 )
@@ -148,9 +147,127 @@ def test_several_keys_are_the_messages_of_each(rmqlog: Runner, golden: Golden, s
     }
 
 
-def test_an_export_of_several_keys_counts_what_system_topics_have(rmqlog: Runner, golden: Golden) -> None:
-    words = ("export", golden(RETRIED), "-", "--format", "jsonl", "--key", "k", "--key", "id-9")
-    mine, every = rmqlog(*words), rmqlog(*words, "-a")
-    hidden = every.out.count("\n") - mine.out.count("\n")
-    assert hidden > 0
-    assert f"rmqlog: {hidden} more in system topics: -a\n" in mine.err
+@pytest.mark.parametrize("keys", [("id-9",), ("k", "id-9")])
+def test_export_and_find_search_keys_in_the_same_topics(
+    rmqlog: Runner, golden: Golden, keys: tuple[str, ...]
+) -> None:
+    given = [word for key in keys for word in ("--key", key)]
+    columns = ("--columns", "topic,queueId,queueOffset")
+    for topic in ((), ("-t", "Jobs"), ("-t", "Jobs", "-t", "%DLQ%*")):
+        exported = rmqlog("export", golden(RETRIED), "-", "--format", "jsonl", *given, *topic, *columns)
+        found = rmqlog("find", golden(RETRIED), "-o", "jsonl", *given, *topic, *columns)
+        assert sorted(exported.out.splitlines()) == sorted(found.out.splitlines()) != []
+        assert "system topics" not in exported.err
+    with_all = rmqlog("export", golden(RETRIED), "-", "--format", "jsonl", *given, "-a", *columns)
+    assert with_all.out.count("%DLQ%") > 0
+
+
+# ---- options that are given twice --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "head --key id-1 --key id-2",
+            "--key is given twice; rmqlog find, trace and export take several keys",
+        ),
+        ("find --since -1h --since -2d", "--since is given twice; rmqlog find takes one"),
+        ("tail -n 1 --limit 2", "--limit is given twice; rmqlog tail takes one"),
+        ("lag -t Orders -t Audit", "--topic is given twice; rmqlog lag takes one"),
+        ("ls -o csv -o json", "--output is given twice; rmqlog ls takes one"),
+    ],
+)
+def test_an_option_that_takes_one_value_is_given_once(
+    rmqlog: Runner, golden: Golden, words: str, said: str
+) -> None:
+    verb, *more = words.split()
+    assert rmqlog.fails(2, verb, golden(STORE), *more) == f"{said}; see rmqlog {verb} --help"
+
+
+@pytest.mark.parametrize("verb", ["find", "head", "tail", "export"])
+def test_several_topics_are_the_messages_of_each(rmqlog: Runner, golden: Golden, verb: str) -> None:
+    more = ("-", "--format", "jsonl") if verb == "export" else ("-o", "jsonl")
+    words = (verb, golden(RETRIED), *more, "--columns", "topic,queueId,queueOffset", "-n", 9999)
+    each = [rmqlog(*words, "-t", topic).out.splitlines() for topic in ("Jobs", "%DLQ%CG_fail")]
+    assert all(each)
+    both = rmqlog(*words, "-t", "Jobs", "-t", "%DLQ%CG_fail").out.splitlines()
+    assert sorted(both) == sorted(each[0] + each[1])
+    said = rmqlog("head", golden(RETRIED), "-t", "Jobs", "-t", "Stepps", "--tag", "none").err
+    assert "no topic is named 'Stepps'; did you mean Steps?" in said
+
+
+def test_several_topics_of_views(rmqlog: Runner, golden: Golden) -> None:
+    names = [row["topic"] for row in rmqlog.rows("ls", golden(STORE), "-t", "Orders", "-t", "Aud*")]
+    assert names == ["Audit", "Orders"]
+    kept = rmqlog.rows("dlq", golden(RETRIED), "-t", "Jobs", "-t", "Steps")
+    alone = [rmqlog.rows("dlq", golden(RETRIED), "-t", topic) for topic in ("Jobs", "Steps")]
+    assert len(kept) == sum(map(len, alone)) > 0
+    said = rmqlog.fails(2, "dlq", golden(RETRIED), "-t", "Jobs", "-t", "Steps", "-g", "CG_fail", "--resend")
+    assert said.startswith("--resend takes one --topic")
+
+
+def test_several_texts_and_conditions_must_all_be_met(rmqlog: Runner, golden: Golden) -> None:
+    def found(*words: str) -> set[str]:
+        done = rmqlog("find", golden(RETRIED), "-a", "-o", "jsonl", *words, "--columns", "physicalOffset")
+        return set(done.out.splitlines())
+
+    for more in ((), ("-i",), ("-E",)):
+        one, other = found("--body", "order", *more), found("--body", "ledger", *more)
+        assert one - other
+        assert found("--body", "order", "--body", "ledger", *more) == one & other != set()
+    one, other = found("--where", "TAGS = 'TagA'"), found("--where", "region = 'eu-1'")
+    assert one - other
+    assert found("--where", "TAGS = 'TagA'", "--where", "region = 'eu-1'") == one & other != set()
+
+
+# ---- words in a wrong place --------------------------------------------------------------------------------
+
+
+def test_words_that_are_near_to_what_was_meant(
+    rmqlog: Runner, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RMQLOG_STORE", raising=False)
+    for words, said in (
+        ("tail STORE Orders/2", "write --topic Orders --queue 2"),
+        ("tail STORE Orders/2@last", "write --topic Orders --queue 2 -n 1"),
+        ("ls STORE -t Orders/2", "a queue is --topic Orders --queue 2"),
+        ("find STORE -t Orders,Audit", "several topics are -t Orders -t Audit"),
+        ("export STORE out.csv id-1 id-2", "write -k id-1 -k id-2"),
+        ("tail STORE -p 2", "no option -p; a partition is a queue in RocketMQ: -q, --queue"),
+        ("head STORE --partition 2", "no option --partition; a partition is a queue"),
+        ("head STORE --offset -5", "an offset is 0 or more; rmqlog tail -n 5 shows the last messages"),
+        ("head STORE --body amount", "rmqlog find --body amount searches in bodies"),
+        ("get STORE Orders/2", "expected a message id, or TOPIC/QUEUE@OFFSET such as Orders/2@last"),
+        ("get STORE Orders@last", "expected a message id, or TOPIC/QUEUE@OFFSET such as Orders/2@last"),
+        ("get STORE Orders:2:5600", "expected a message id, or TOPIC/QUEUE@OFFSET such as Orders/2@last"),
+        ("find id-2003", "STORE is missing before 'id-2003': give the store directory, or set RMQLOG_STORE"),
+        ("trace id-2003", "STORE is missing before 'id-2003'"),
+    ):
+        done = rmqlog(*(str(golden(STORE)) if word == "STORE" else word for word in words.split()))
+        assert done.code in (1, 2)
+        assert said in done.err, words
+    assert "give --body twice for two texts" in rmqlog.fails(
+        2, "find", golden(STORE), "-E", "--body", "(?=a)b"
+    )
+
+
+def test_a_near_key_or_tag_is_named(rmqlog: Runner, golden: Golden) -> None:
+    path = golden(STORE)
+    said = rmqlog("find", path, "id-").err
+    command = f"rmqlog find {path} -a --where \"KEYS CONTAINS 'id-'\""
+    assert " keys begin with id-: id-" in said
+    assert f", …; for all of them: {command}\n" in said
+    shown = rmqlog("find", path, "-a", "--where", "KEYS CONTAINS 'id-'", "-o", "jsonl", "--columns", "keys")
+    assert "id-2003" in shown.out
+    assert "1 key contains 2003: id-2003" in rmqlog("find", path, "2003").err
+    assert "tags are case-sensitive, did you mean TagA?" in rmqlog("find", path, "--tag", "taga").err
+    assert "several tags are --tag 'TagA || TagB'" in rmqlog("find", path, "--tag", "TagA,TagB").err
+    assert "several tags are --tag 'TagA || TagB'" in rmqlog("find", path, "--tag", "TagA|TagB").err
+    assert "; the tags are " in rmqlog("find", path, "--tag", "none-has-this").err
+    done = rmqlog("find", path, "id-2003", "ID-2001")
+    assert done.code == 0
+    assert "rmqlog: ID-2001: keys are case-sensitive, did you mean id-2001?\n" in done.err
+    said = rmqlog.fails(1, "dlq", golden(RETRIED), "--key", "ID-9")
+    assert said == "no dead letters match; keys are case-sensitive, did you mean id-9?"

@@ -354,6 +354,20 @@ PLANTED = (
         ),
     ),
     Planted(
+        "An option that takes one value and is given twice is refused.",
+        "rmq_spark/cli/repeated.py",
+        "order.count(option) > 1",
+        "order.count(option) > 2",
+        ("tests/cli/test_hints.py",),
+    ),
+    Planted(
+        "A search for several keys in Python has each message once.",
+        "rmq_spark/python_search.py",
+        "table = rows.take(pa.array([seen[place] for place in sorted(seen)], pa.int64()))",
+        "table = rows",
+        ("tests/rmq_spark/test_python_search.py",),
+    ),
+    Planted(
         "The lag of a group is measured again when the group commits an offset.",
         "rmq_spark/metrics/lag_memory.py",
         "and before.signature == signature",

@@ -79,10 +79,12 @@ def export_(
     """Write messages to a Parquet, JSONL or CSV file of any size.
 
     OUT appears only when the export is complete. `-` is stdout, for JSONL and CSV. Messages of one queue keep
-    their order.
+    their order. With --key and without --topic, system topics are read, too, as by find: retries and dead
+    letters.
 
     \b
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
+    rmqlog export /data/store order.csv --key order-1234 --body-form text
     """
     from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
     from rmq_spark.cli.reading import bytes_to_read, message_columns
@@ -92,12 +94,15 @@ def export_(
     keys = tuple(dict.fromkeys(keys))
     if len(keys) == 1:
         filters = replace(filters, key=keys[0])
+    in_all_topics = bool(keys) and not filters.has_topics and not filters.include_system_topics
+    if in_all_topics:  # as find does: retries and dead letters belong to the story of a key
+        filters = replace(filters, include_system_topics=True)
     tolerance = tolerance_for(skip_damage)
     refuse_unknown_topic(filters, known_topics(stores))
     if not skip_damage:
         stores = [replace(store, fail_on_unknown=True) for store in stores]
     with Progress("export", bytes_to_read(stores, filters)) as progress:
-        source = _Source(stores, filters, names, tolerance, progress, keys)
+        source = _Source(stores, filters, names, tolerance, progress, keys, without_light=in_all_topics)
         if out == "-":
             if form == "parquet":
                 raise click.UsageError(
@@ -109,14 +114,23 @@ def export_(
             _refuse_inside_store(out, stores)
             with new_file(os.path.abspath(out), replace=force) as file:
                 _write_file(form, file, source, body_form)
-    remark(
-        f"{source.rows:,} messages, {size_text(progress.done)} of the log, into {shown(out)}",
-    )
+    count = f"{source.rows:,} message{'s' * (source.rows != 1)}"
+    place = "to stdout" if out == "-" else f"into {shown(out)}"
+    remark(f"{count}, {size_text(progress.done)} of the log, {place}")
+    if source.rows and form != "parquet" and "body" in names and _is_default("body_form"):
+        remark("the bodies are in base64; --body-form text writes text, --body-form json nests JSON")
     say_what_system_topics_have(stores, filters, keys)
     code = warn_of_damage(tolerance)
     if code or source.rows:
         return code
     return nothing(f"no message matches{hint_of_nothing(stores, filters, keys)}")
+
+
+def _is_default(option: str) -> bool:
+    """Whether the command line leaves the option out."""
+    from click.core import ParameterSource
+
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.DEFAULT
 
 
 def _refuse_inside_store(out: str, stores: Sequence[MessageStore]) -> None:
@@ -152,18 +166,24 @@ class _Source:
         tolerance: Tolerance,
         progress: Progress,
         keys: Sequence[str],
+        *,
+        without_light: bool,
     ) -> None:
         self.names = names
         self.rows = 0
         self._stores, self._filters, self._tolerance, self._progress = stores, filters, tolerance, progress
         self._keys = keys if len(keys) > 1 else ()  # one key is among the filters
+        self._without_light = without_light
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         from rmq_spark.cli.reading import SIZE, read_messages
         from rmq_spark.cli.view_rows import first_rows
 
         wanted = tuple(dict.fromkeys((*self.names, SIZE, *((_WORDS, UNIQ_KEY) if self._keys else ()))))
-        read = (read_messages(store, self._filters, wanted, self._tolerance) for store in self._stores)
+        read = (
+            read_messages(store, self._filters, wanted, self._tolerance, without_light=self._without_light)
+            for store in self._stores
+        )
         chosen = (_with_keys(batch, self._keys) for batches in read for batch in batches)
         for batch in first_rows(chosen, self._filters.limit):
             yield batch.select(self.names)

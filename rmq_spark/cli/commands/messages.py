@@ -81,6 +81,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice,
     from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
     from rmq_spark.cli.reading import first_messages, merged, message_columns
 
+    output = _searching(output, filters)
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
     tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
@@ -140,6 +141,7 @@ def tail_(
     from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
     from rmq_spark.cli.reading import chosen_queues, last_messages, merged, message_columns
 
+    output = _searching(output, filters)
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
     if follow:
@@ -219,7 +221,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
 @click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
 @keys_option
 @filter_options(*KEYLESS_FILTERS, "body", "ignore_case", "regex")
-@output_options(raw=True, body_form_as="--body-form")
+@output_options(raw=True, searches=True)
 def find_(
     stores: list[MessageStore],
     words: tuple[str, ...],
@@ -252,6 +254,7 @@ def find_(
             "find needs a condition: a key or id, or a filter such as --topic, --tag, --since or --body; "
             "rmqlog head and tail show messages without a condition, export writes all of them"
         )
+    output = _searching(output, filters, words or keys)
     names = message_columns(output)
     searches = [
         _WordSearch(
@@ -279,7 +282,28 @@ def find_(
         hint = f"; --body searches bodies for the text {filters.body}, --body-form sets the form of bodies"
     elif isinstance(filters.body, str) and not hint and _LIKE_A_REGEX.search(filters.body):
         hint = "; --body is a text: -E takes it as a regular expression, -i ignores case"
-    return _end_of_search(searches, count, f"no message matches{hint}")
+    code = _end_of_search(searches, count, f"no message matches{hint}")
+    _hint_at_missing_words(stores, searches)
+    return code
+
+
+def _hint_at_missing_words(stores: list[MessageStore], searches: Sequence[_WordSearch]) -> None:
+    """For each of several words that no store has: the key that was meant."""
+    from rmq_spark.cli.hints import hint_of_key
+
+    found = {each.word for each in searches if each.found.table.num_rows}
+    for word in dict.fromkeys(each.word for each in searches if each.word not in found):
+        hint = hint_of_key(stores, word)
+        if hint:
+            remark(f"{shown(word)}: {hint}")
+
+
+def _searching(output: Output, filters: MessageChoice, keys: Sequence[str] = ()) -> Output:
+    """The output that keeps what the search is for on a narrow terminal."""
+    names = ("tags",) * bool(filters.tags) + ("tags", "keys") * bool(keys or filters.key)
+    return replace(
+        output, searched=frozenset((*names, *("body",) * (bool(names) and filters.body is not None)))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def _view_name(name: str) -> str:
 @from_one_look
 @store_argument()
 @click.option("-l", "--queues", is_flag=True, help="One row for each queue instead of each topic.")
-@filter_options("topic", "all", "queue", "limit")
+@filter_options("topics", "all", "queue", "limit")
 @output_options()
 def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output: Output) -> int:
     """Topics, or queues with -l: messages, bytes, times.
@@ -236,7 +236,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
     help="Group the bytes by this.",
 )
 @click.option("--files", is_flag=True, help="Show the files instead: length, fill level, size on disk.")
-@filter_options("topic", "limit")
+@filter_options("topics", "limit")
 @output_options()
 def du_(stores: list[MessageStore], by: str, files: bool, filters: MessageChoice, output: Output) -> int:
     """Disk usage: bytes by topic or day.
@@ -245,7 +245,7 @@ def du_(stores: list[MessageStore], by: str, files: bool, filters: MessageChoice
     The row without a topic counts bytes of no queue: padding, deleted topics, undecided messages, damage.
     """
     if files:
-        if filters.glob is not None:
+        if filters.has_topics:
             raise click.UsageError(
                 "--topic cannot be used with --files: most files hold messages of all topics"
             )
@@ -255,7 +255,7 @@ def du_(stores: list[MessageStore], by: str, files: bool, filters: MessageChoice
     from store_format.views.registry import view_named
 
     batches: list[pa.RecordBatch] = [batch for store in stores for batch in store.view("usage").to_batches()]
-    if filters.glob is not None:
+    if filters.has_topics:
         batches = list(filtered(batches, filters, None))
     names = ("topic", "day") if by == "both" else (by,)
     table = _summed(batches, ("brokerName", *names), view_named("usage").schema)

@@ -14,12 +14,14 @@ from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import (
     filter_options,
     from_one_look,
+    keys_option,
     known_topics,
     refuse_unknown_topic,
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, remark
+from rmq_spark.cli.repeated import globs_of
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
 from store_format.read.choice import MessageChoice
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from store_format import MessageStore
 
 _TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
+_OF_MESSAGE = ("key", "msgId")  # columns in front of the events, for programs
 _TRACED_MAX = 20
 
 
@@ -37,27 +40,36 @@ _TRACED_MAX = 20
 @from_one_look
 @store_argument()
 @click.argument("id", metavar="[ID]", required=False)
-@filter_options("topic", "key", "limit", limit=_TRACED_MAX)
+@keys_option
+@filter_options("topics", "limit", limit=_TRACED_MAX)
 @output_options()
-def trace_(stores: list[MessageStore], id: str | None, filters: MessageChoice, output: Output) -> None:
+def trace_(
+    stores: list[MessageStore],
+    id: str | None,
+    keys: tuple[str, ...],
+    filters: MessageChoice,
+    output: Output,
+) -> None:
     """The life of a message as a timeline.
 
     Shows its copies, retries, dead letter, delayed or half form, the clients' trace, and the groups whose
     offsets are past it. With --key, or a key in the place of ID, the timelines of all messages that have the
-    key, one after the other; --topic and -n (20) choose among these messages.
+    key, one after the other; --topic and -n (20 for each key) choose among these messages.
 
     \b
     rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
     rmqlog trace /data/store Orders/2@100
     rmqlog trace /data/store --key order-1234
+    rmqlog trace /data/store --key order-1234 --key order-1235 -o csv > orders.csv
     """
     from store_format.views.trace import TRACE_COLUMNS
 
     names = [column.name for column in TRACE_COLUMNS]
-    if (id is None) == (filters.key is None):
+    output = replace(output, below="detail")
+    if (id is None) == (not keys):
         raise click.UsageError("trace needs an id or --key KEY, and not both")
     if id is not None:
-        if filters.glob is not None:
+        if filters.has_topics:
             raise click.UsageError("--topic needs --key")
         address = parse_address(id)
         if address is not None:
@@ -66,15 +78,16 @@ def trace_(stores: list[MessageStore], id: str | None, filters: MessageChoice, o
             refuse_near_address(id, lambda: known_topics(stores))
         batches = [batch for store in stores for batch in store.trace(id).to_batches()]
         if not _is_only_a_key(batches):
-            if not show_batches(output, batches, names, _TRACE):
+            named = [_named(batch, id, None) for batch in batches]
+            if not show_batches(output, named, [*_OF_MESSAGE, *names], _TRACE):
                 from rmq_spark.cli.hints import hint_of_nothing
 
                 raise NotFoundError(
                     f"no message has the id or key {id!r}{hint_of_nothing(stores, filters, [id])}"
                 )
             return
-        filters = replace(filters, key=id)
-    _trace_key(stores, filters, output, names)
+        keys = (id,)
+    _trace_keys(stores, tuple(dict.fromkeys(keys)), filters, output, names)
 
 
 def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
@@ -84,34 +97,69 @@ def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
     return {what for batch in batches for what in batch["what"].to_pylist()} == {NAMED_AS_KEY}
 
 
-def _trace_key(stores: list[MessageStore], filters: MessageChoice, output: Output, names: list[str]) -> None:
-    """The timelines of the messages with `--key`: a table for each, or rows with the column `msgId`."""
-    from rmq_spark.cli.hints import hint_of_nothing
+def _trace_keys(
+    stores: list[MessageStore],
+    keys: tuple[str, ...],
+    filters: MessageChoice,
+    output: Output,
+    names: list[str],
+) -> None:
+    """The timelines of the messages with any of the keys: a table for each, or rows with `key` and `msgId`.
+
+    A message that has several of the keys is shown with the first. Raises NotFoundError if no message has
+    any of the keys.
+    """
     from rmq_spark.cli.reading import ids_of_key
 
-    ids = ids_of_key(stores, filters)
-    if not ids:
+    ids = {key: ids_of_key(stores, replace(filters, key=key)) for key in keys}
+    missing = [_missing(stores, replace(filters, key=key)) for key, found in ids.items() if not found]
+    if len(missing) == len(keys):
         refuse_unknown_topic(filters, known_topics(stores))
-        of_topic = "" if filters.glob is None else f" of --topic {shown(filters.glob)}"
-        hint = hint_of_nothing(stores, filters)
-        raise NotFoundError(f"no message{of_topic} has the key {filters.key!r}{hint}")
-    traced = ids[: filters.limit]
+        raise NotFoundError("; ".join(missing))
+    key_of = {each: key for key, found in reversed(ids.items()) for each in found[: filters.limit]}
+    traced = [each for key, found in ids.items() for each in found[: filters.limit] if key_of[each] == key]
     events = {
         each: [batch for store in stores for batch in store.trace(each).to_batches()] for each in traced
     }
     if output.form == "table" and not output.columns:
         for i, (each, batches) in enumerate(events.items()):
-            print("\n" * bool(i) + painted(f"message {shown(each)}", BOLD if output.colour else ""))
+            of_key = f" (key {shown(key_of[each])})" if len(keys) > 1 else ""
+            title = f"message {shown(each)}{of_key}"
+            print("\n" * bool(i) + painted(title, BOLD if output.colour else ""))
             show_batches(output, batches, names, _TRACE)
     else:
-        rows = [_named(batch, each) for each, batches in events.items() for batch in batches]
-        show_batches(output, rows, ["msgId", *names])
-    kept = f"; the first {len(traced)} are shown" if len(traced) < len(ids) else ""
-    key = shown(str(filters.key))
-    remark(f"messages with the key {key}: {len(ids)}{kept}")
-    for group in sorted({group for batches in events.values() for group in _buried_by(batches)}):
-        command = f"rmqlog dlq {given_store()} -g {shlex.quote(shown(group))} --key {shlex.quote(key)}"
+        rows = [_named(batch, each, key_of[each]) for each, batches in events.items() for batch in batches]
+        show_batches(output, rows, [*_OF_MESSAGE, *names])
+    _say_counts(ids, filters.limit)
+    for sentence in missing:
+        remark(sentence)
+    for group, key in _dead_letters(events, key_of):
+        command = f"rmqlog dlq {given_store()} -g {shlex.quote(shown(group))} --key {shlex.quote(shown(key))}"
         remark(f"a dead letter of {shown(group)}: {command} --with-body")
+
+
+def _missing(stores: list[MessageStore], filters: MessageChoice) -> str:
+    """The sentence that no message has `--key`, with a hint."""
+    from rmq_spark.cli.hints import hint_of_nothing
+
+    of_topic = f" of --topic {shown(' or '.join(globs_of(filters)))}" if filters.has_topics else ""
+    return f"no message{of_topic} has the key {filters.key!r}{hint_of_nothing(stores, filters)}"
+
+
+def _say_counts(ids: dict[str, list[str]], limit: int | None) -> None:
+    for key, found in ids.items():
+        kept = ""
+        if limit is not None and len(found) > limit:
+            kept = "; the first is shown" if limit == 1 else f"; the first {limit} are shown"
+        if found:
+            remark(f"messages with the key {shown(key)}: {len(found)}{kept}")
+
+
+def _dead_letters(events: dict[str, list[pa.RecordBatch]], key_of: dict[str, str]) -> list[tuple[str, str]]:
+    """(group, key), sorted, of the messages that a group gave up."""
+    return sorted(
+        {(group, key_of[each]) for each, batches in events.items() for group in _buried_by(batches)}
+    )
 
 
 def _buried_by(batches: list[pa.RecordBatch]) -> set[str]:
@@ -122,10 +170,10 @@ def _buried_by(batches: list[pa.RecordBatch]) -> set[str]:
     return {event["group"] for event in events if event["what"] == "dead letter" and event["group"]}
 
 
-def _named(batch: pa.RecordBatch, message_id: str) -> pa.RecordBatch:
-    """The batch with the column `msgId` in front."""
+def _named(batch: pa.RecordBatch, message_id: str, key: str | None) -> pa.RecordBatch:
+    """The batch with the columns `key` and `msgId` in front: what the message was found by, and its id."""
     import pyarrow as pa
 
-    ids = pa.array([message_id] * batch.num_rows, pa.string())
-    columns = {"msgId": ids, **dict(zip(batch.schema.names, batch.columns, strict=True))}
-    return pa.RecordBatch.from_pydict(columns)
+    own = {"key": pa.array([key] * batch.num_rows, pa.string())}
+    own["msgId"] = pa.array([message_id] * batch.num_rows, pa.string())
+    return pa.RecordBatch.from_pydict({**own, **dict(zip(batch.schema.names, batch.columns, strict=True))})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ from rmq_spark.cli.options import (
 )
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import nothing, remark
+from rmq_spark.cli.repeated import globs_of
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view, wants_bodies, with_body_option
 from store_format.display.text import shown
 from store_format.errors import StoreError
@@ -85,7 +87,7 @@ _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unkno
     "--apply", "apply_", is_flag=True, help="Write the messages; without --apply they are only shown."
 )
 @with_body_option
-@filter_options("topic", "tag", "key", "since", "until", "limit")
+@filter_options("topics", "tag", "key", "since", "until", "limit")
 @output_options(raw=True)
 def dlq_(
     stores: list[MessageStore],
@@ -106,7 +108,7 @@ def dlq_(
     while a broker runs on the store. Each dead letter is stored again once.
 
     \b
-    rmqlog dlq /data/store -g CG_orders --with-body -o jsonl --body json
+    rmqlog dlq /data/store -g CG_orders --with-body -o jsonl --body-form json
     rmqlog dlq /data/store -g CG_orders --key A-17 --resend
     rmqlog dlq /data/store -g CG_orders --key A-17 --resend --apply
     """
@@ -118,19 +120,26 @@ def dlq_(
     if to is not None or apply_:
         raise click.UsageError(f"{'--apply' if apply_ else '--to'} needs --resend")
     count = show_view(
-        output,
+        replace(output, searched=frozenset(("reconsumeTimes", "tags", "keys"))),
         stores,
         "deadLetters",
         _DLQ,
         without_topic(filters),
         time_column="storeTimestamp",
-        keep=keep_where(group=group, topic_column="originTopic", topic=filters.glob),
+        keep=keep_where(group=group, topic_column="originTopic", topic=globs_of(filters)),
         body_at=body_at,
     )
     if not count:
         refuse_unknown_group(stores, group, _groups_with_dead_letters(stores))
-        return nothing("no dead letters match")
+        return nothing(f"no dead letters match{_hint(stores, filters)}")
     return OK
+
+
+def _hint(stores: list[MessageStore], filters: MessageChoice) -> str:
+    """The end of the sentence that no row has `--key`; see `hint_of_nothing`."""
+    from rmq_spark.cli.hints import hint_of_nothing
+
+    return "" if filters.key is None else hint_of_nothing(stores, MessageChoice(key=filters.key))
 
 
 def _groups_with_dead_letters(stores: list[MessageStore]) -> set[str]:
@@ -157,6 +166,8 @@ def _resend(
         raise NotFoundError(
             f"group {group!r} has no dead letters; {did_you_mean(group, groups, 'groups with dead letters')}"
         )
+    if len(globs_of(filters)) > 1:
+        raise click.UsageError("--resend takes one --topic; run the command for each topic")
     plans, left = [], filters.limit
     for store in having:
         where = retry.Where(
@@ -174,7 +185,7 @@ def _resend(
         remark(f"left out: {reason}")
     batches = [batch for plan in plans for batch in plan.table().to_batches()]
     if not show_batches(output, batches, plans[0].table().schema.names, _RESEND):
-        return PARTIAL if left_out else nothing("no dead letters match")
+        return PARTIAL if left_out else nothing(f"no dead letters match{_hint(stores, filters)}")
     due, already = sum(plan.due for plan in plans), sum(len(plan.rows) - plan.due for plan in plans)
     if not apply_:
         remark(
@@ -217,7 +228,7 @@ def _letters(count: int) -> str:
 @now_option
 @broker_conf_option
 @with_body_option
-@filter_options("topic", "queue", "tag", "key", "since", "until", "limit")
+@filter_options("topics", "queue", "tag", "key", "since", "until", "limit")
 @output_options(raw=True)
 def delay_(
     stores: list[MessageStore],
@@ -241,10 +252,10 @@ def delay_(
         now_ms=now_ms,
         broker_conf=broker_conf,
         time_column="dueTimestamp",
-        keep=keep_where(topic=filters.glob),
+        keep=keep_where(topic=globs_of(filters)),
         body_at="physicalOffset" if wants_bodies(output, with_body) else None,
     )
-    return OK if count else nothing("no delayed messages match")
+    return OK if count else nothing(f"no delayed messages match{_hint(stores, filters)}")
 
 
 @click.command("half")
@@ -261,7 +272,7 @@ def delay_(
 )
 @click.option("--apply", "apply_", is_flag=True, help="Write the decisions; without --apply only show them.")
 @with_body_option
-@filter_options("topic", "queue", "since", "until", "limit")
+@filter_options("topics", "queue", "since", "until", "limit")
 @output_options(raw=True)
 def half_(
     stores: list[MessageStore],
@@ -306,7 +317,7 @@ def half_(
         without_topic(filters),
         now_ms=now_ms,
         time_column="firstStoreTimestamp",
-        keep=keep_where(topic=filters.glob, state=state),
+        keep=keep_where(topic=globs_of(filters), state=state),
         body_at=body_at,
     )
     return OK if count else nothing("no half messages match")
