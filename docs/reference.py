@@ -113,6 +113,19 @@ def exit_code_table(say: Say = str) -> str:
     return _table(("exit code", "in short", "meaning"), rows, say)
 
 
+def foreign_table(say: Say = str) -> str:
+    """The commands of other tools, and the command of rmqlog for the same question."""
+    from rmq_spark.cli.elsewhere import BY_TOOL
+
+    rows = []
+    for tool, commands in BY_TOOL.items():
+        by_ours: dict[str, list[str]] = {}
+        for word, ours in commands.items():
+            by_ours.setdefault(ours, []).append(f"`{word}`")
+        rows += [(say(tool), ", ".join(words), f"`rmqlog {ours}`") for ours, words in by_ours.items()]
+    return _table(("tool", "its command", "rmqlog"), rows, say)
+
+
 def metrics_table(say: Say = str) -> str:
     """The metrics that `rmqlog metrics` exports."""
     from rmq_spark.metrics.families import FAMILIES
@@ -161,6 +174,7 @@ _BLOCKS: dict[str, Callable[[Say], str]] = {
     "views": view_tables,
     "exit-codes": exit_code_table,
     "cli": command_tables,
+    "foreign": foreign_table,
     "metrics": metrics_table,
 }
 _READ_BLOCKS = ("options", "columns")
@@ -175,7 +189,7 @@ PAGES: dict[str, Sequence[str]] = {
             ("options", ("options", "write-options")),
             ("columns", ("columns", "write-columns")),
             ("views", ("views",)),
-            ("commands", ("exit-codes", "cli")),
+            ("commands", ("exit-codes", "cli", "foreign")),
         )
         for language in ("", ".zh-CN")
     },
