@@ -49,7 +49,7 @@ class Messages:
     """Messages of one or more stores, chosen by `messages(...)`. They are read when you use them.
 
     Iterate over the record batches (about 2 MB each), or call `to_table`, `to_pandas` or `head`. Polars,
-    DuckDB and pyarrow take the object itself, and read it batch by batch, through Arrow's stream interface.
+    DuckDB and pyarrow take the object itself through Arrow's stream interface; DuckDB reads batch by batch.
     The order is the commitlog's order, one store after another. Damaged messages raise CorruptStoreError.
 
     Example::
