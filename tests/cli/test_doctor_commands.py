@@ -88,3 +88,33 @@ def test_the_versions_are_those_of_the_project() -> None:
 def test_spark_itself_is_asked() -> None:
     done = process("doctor", "--start", "-o", "json", PYSPARK_PYTHON=sys.executable)
     assert _states(done.out)["Spark"] == ("ok", 'started, and knows format("rmqlog")', "")
+
+
+def _without_spark(tmp_path: Path) -> str:
+    """A directory for PYTHONPATH whose sitecustomize hides PySpark, as if it was not installed."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfrom importlib import metadata\n"
+        "import importlib.util\n"
+        "found, version = importlib.util.find_spec, metadata.version\n"
+        "def spec(name, package=None):\n"
+        "    return None if name == 'pyspark' else found(name, package)\n"
+        "def of(name):\n"
+        "    if name == 'pyspark':\n"
+        "        raise metadata.PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "importlib.util.find_spec, metadata.version = spec, of\n"
+    )
+    return f"{ROOT}{os.pathsep}{tmp_path}"
+
+
+@pytest.mark.process
+def test_spark_that_is_not_installed_is_no_failure(tmp_path: Path) -> None:
+    done = process("doctor", "-o", "json", PYTHONPATH=_without_spark(tmp_path), SPARK_HOME="", JAVA_HOME="")
+    states = _states(done.out)
+    assert (done.code, states["pyspark"][:2]) == (0, ("absent", "not installed"))
+    assert "pip install '.[spark]'" in states["pyspark"][2]
+    assert {"java", "workers' Python", "pyspark_rmqlog"}.isdisjoint(states)
+    wanted = process(
+        "doctor", "-o", "json", PYTHONPATH=_without_spark(tmp_path), SPARK_HOME="/opt/spark"
+    )  # of a Spark that is there, pyspark is missing
+    assert (wanted.code, _states(wanted.out)["pyspark"][0]) == (4, "fails")

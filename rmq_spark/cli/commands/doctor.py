@@ -54,7 +54,7 @@ spark.stop()
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`state` is ok, warning or fails."""
+    """`state` is ok, warning, absent or fails."""
 
     name: str
     state: str
@@ -62,8 +62,23 @@ class Check:
     advice: str = ""
 
 
+_ABSENT = Check(
+    "pyspark",
+    "absent",
+    "not installed",
+    "The commands need no Spark. To read stores with Spark, run `pip install '.[spark]'` in the checkout of "
+    "rmqlog, and install a JDK of version 17 or later",
+)
+
+
 def environment_checks(environment: Mapping[str, str], python: str) -> list[Check]:
-    """All checks that do not start Spark. `python` runs this process and the Spark driver."""
+    """All checks that do not start Spark. `python` runs this process and the Spark driver.
+
+    Without Spark, the commands work. Where neither PySpark nor SPARK_HOME is there, nobody wants Spark yet.
+    """
+    has_pyspark = importlib.util.find_spec("pyspark") is not None or _is_installed("pyspark")
+    if not has_pyspark and not environment.get("SPARK_HOME"):
+        return [*(_package(name) for name in NEEDED if name != "pyspark"), *_neighbours(python), _ABSENT]
     return [
         *map(_package, NEEDED),
         _java(environment),
@@ -88,6 +103,16 @@ def _run(*command: str) -> tuple[int, str]:
         (done.stdout if done.returncode == 0 and done.stdout.strip() else done.stderr).strip().splitlines()
     )
     return done.returncode, lines[-1] if lines else ""
+
+
+def _is_installed(name: str) -> bool:
+    from importlib import metadata
+
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _package(name: str) -> Check:
@@ -241,7 +266,7 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
     """Check whether Spark finds the format rmqlog.
 
     Checks versions, the JDK, modules that break Spark's registration, and the Python of Spark's workers; with
-    a STORE, also the store. The exit code is 4 if a check fails.
+    a STORE, also the store. The exit code is 4 if a check fails; Spark that is not installed is no failure.
     """
     from rmq_spark.cli.view_rows import show_batches
     from store_format.display.columns import TEXT, ViewColumn, batch_of
@@ -253,7 +278,7 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
         checks += _store_checks(store)
     columns = (
         ViewColumn("check", TEXT, "What was checked."),
-        ViewColumn("state", TEXT, "`ok`, `warning` or `fails`."),
+        ViewColumn("state", TEXT, "`ok`, `warning`, `absent` or `fails`."),
         ViewColumn("found", TEXT, "What was found."),
         ViewColumn("advice", TEXT, "What to do."),
     )
@@ -267,7 +292,7 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
 
 def print_checks(output: Output, checks: Sequence[Check]) -> None:
     """Prints a line for each check, wrapped for the terminal."""
-    colours = {"ok": "32", "warning": "33", "fails": "31"}
+    colours = {"ok": "32", "warning": "33", "absent": "33", "fails": "31"}
     for check in checks:
         advice = f". {shown(check.advice)}" if check.advice else ""
         label = f"{check.state:<7}  {check.name:<18}  "
