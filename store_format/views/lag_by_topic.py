@@ -19,7 +19,7 @@ from store_format.pop.in_flight import read_pop_progress
 from store_format.read.store import Store
 from store_format.views.lag import LAG_COLUMNS, GroupQueue, group_queues, lag_row, measured_places
 from store_format.views.measure import Stretches
-from store_format.views.retention import NextLoss, next_losses
+from store_format.views.retention import NextLoss, deletion_ms, next_losses
 from store_format.views.view import View
 
 LAG_BY_TOPIC_COLUMNS = (
@@ -49,9 +49,9 @@ LAG_BY_TOPIC_COLUMNS = (
     ViewColumn(
         "nextLostMessages",
         LONG,
-        "Unconsumed messages that retention deletes next: those in all commitlog files that have expired "
-        "at `expiresTimestamp`, or by now; null if all unconsumed messages are in the last file, which is "
-        "never deleted, or if tiered storage may have them.",
+        "Unconsumed messages that retention deletes next: those in all commitlog files that have expired at "
+        "the first `deleteWhen` from `expiresTimestamp`, or now, on; null if all unconsumed messages are in "
+        "the last file, which is never deleted, or if tiered storage may have them.",
     ),
     ViewColumn(
         "expiresTimestamp",
@@ -68,10 +68,12 @@ LAG_BY_TOPIC_COLUMNS = (
 
 
 def lag_by_topic(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[pa.RecordBatch]:
-    """One row for each group and topic, sorted by group and topic."""
+    """One row for each group and topic, sorted by group and topic. `deleteWhen` is an hour in the local time
+    of this machine.
+    """
 
     def deleted_at(number: int, expires_ms: int) -> int:
-        return max(expires_ms, now_ms)
+        return deletion_ms(expires_ms, now_ms, conf, None, is_any_hour=False)
 
     return batches_of(
         LAG_BY_TOPIC_COLUMNS, (row for row, _ in rows_with_losses(store, now_ms, conf, deleted_at))

@@ -8,6 +8,7 @@ that a deletion would lose.
 
 from __future__ import annotations
 
+import datetime
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,18 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.display.columns import (
+    BROKER,
+    INT,
+    LONG,
+    TEXT,
+    TIME,
+    TIME_MS_STOP,
+    ViewColumn,
+    batches_of,
+    time_us,
+)
+from store_format.errors import OptionError
 from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf
 from store_format.names import QueueKey
@@ -255,6 +267,30 @@ def next_losses(
         known = [count for count in counts if count is not None]
         losses[pair] = NextLoss(expiry[first], deleted, sum(known) if len(known) == len(counts) else None)
     return losses
+
+
+def deletion_ms(
+    expires_ms: int, now_ms: int, conf: BrokerConf, zone: datetime.tzinfo | None, *, is_any_hour: bool
+) -> int:
+    """The first time from `expires_ms` and `now_ms` on at which a broker deletes expired files."""
+    moment = max(expires_ms, now_ms)
+    # fileReservedTime may reach beyond the calendar
+    if moment >= TIME_MS_STOP or is_any_hour or local_hour(moment, zone) in conf.delete_when:
+        return moment
+    clock = datetime.datetime.fromtimestamp(moment / 1000, zone).replace(minute=0, second=0, microsecond=0)
+    for _ in range(24 + 1):  # one more where the clock is changed
+        clock += datetime.timedelta(hours=1)
+        if clock.hour in conf.delete_when:
+            break
+    return int(clock.timestamp()) * 1000
+
+
+def local_hour(now_ms: int, zone: datetime.tzinfo | None) -> int:
+    """The hour of the day in a zone, by default the local one. Raises OptionError for an impossible time."""
+    try:
+        return datetime.datetime.fromtimestamp(now_ms / 1000, zone).hour
+    except (ValueError, OverflowError, OSError) as error:
+        raise OptionError(f"now_ms={now_ms}: expected a time in ms since 1970: {error}") from error
 
 
 VIEW = View(

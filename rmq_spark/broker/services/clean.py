@@ -27,7 +27,7 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.expiry import ExpiredFile
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
-from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP, ViewColumn, batch_of, time_us
+from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.paths import DiskSpace
 from store_format.files.read import files_at
@@ -36,7 +36,7 @@ from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
 from store_format.read.store_root import OtherFiles
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS, rows_with_losses
-from store_format.views.retention import UNREAD_COLUMNS, unread_before
+from store_format.views.retention import UNREAD_COLUMNS, deletion_ms, local_hour, unread_before
 
 _HOUR_MS = 3_600_000
 _MANUAL_ROUNDS = 20  # CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES
@@ -60,7 +60,6 @@ CLEAN_COLUMNS = (
     ),
 )
 
-_HOURS_A_DAY = 24
 
 LOSS_COLUMNS = (
     BROKER,
@@ -321,14 +320,6 @@ def _clean_plan(
     return CleanPlan(store, now, decision, kept_ms, gone, followers, log_min)
 
 
-def local_hour(now_ms: int, zone: datetime.tzinfo | None) -> int:
-    """The hour of the day in a zone, by default the local one. Raises OptionError for an impossible time."""
-    try:
-        return datetime.datetime.fromtimestamp(now_ms / 1000, zone).hour
-    except (ValueError, OverflowError, OSError) as error:
-        raise OptionError(f"now_ms={now_ms}: expected a time in ms since 1970: {error}") from error
-
-
 def _disk_percent(path: str) -> int:
     return files_at(path).disk_space(path).used_percent
 
@@ -427,7 +418,7 @@ class Forecast:
         """When the broker deletes a commitlog file, by its number and the time at which it expires."""
         if number < self.forced:
             return self.now_ms
-        return _deletion_ms(expires_ms, self.now_ms, self.conf, self.zone, is_any_hour=self.level != "normal")
+        return deletion_ms(expires_ms, self.now_ms, self.conf, self.zone, is_any_hour=self.level != "normal")
 
     def losses(self) -> list[tuple[object, ...]]:
         """Rows of `LOSS_COLUMNS`: groups that lost or lose unread messages, the soonest loss first."""
@@ -478,7 +469,7 @@ def forecast(
     expiry = _expiry(files, conf)
     deletion, count = None, 0
     if files:
-        deletion = _deletion_ms(expiry[0], now_ms, conf, zone, is_any_hour=level != "normal")
+        deletion = deletion_ms(expiry[0], now_ms, conf, zone, is_any_hour=level != "normal")
         count = bisect_right(expiry, deletion)
         if decision.is_forced:
             batch_max = max(conf.delete_file_batch_max, 1)
@@ -510,19 +501,3 @@ def _level(conf: BrokerConf, percent: int) -> str:
     if percent > conf.disk_forcibly_percent:
         return "force"
     return "clean" if percent > conf.disk_max_used_percent else "normal"
-
-
-def _deletion_ms(
-    expires_ms: int, now_ms: int, conf: BrokerConf, zone: datetime.tzinfo | None, *, is_any_hour: bool
-) -> int:
-    """The first time from `expires_ms` and `now_ms` on at which a broker deletes expired files."""
-    moment = max(expires_ms, now_ms)
-    # fileReservedTime may reach beyond the calendar
-    if moment >= TIME_MS_STOP or is_any_hour or local_hour(moment, zone) in conf.delete_when:
-        return moment
-    clock = datetime.datetime.fromtimestamp(moment / 1000, zone).replace(minute=0, second=0, microsecond=0)
-    for _ in range(_HOURS_A_DAY + 1):  # one more where the clock is changed
-        clock += datetime.timedelta(hours=1)
-        if clock.hour in conf.delete_when:
-            break
-    return int(clock.timestamp()) * 1000

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from rmq_spark.broker.services.clean import LOSS_COLUMNS, forecast
+from store_format.display.columns import batch_of
+from store_format.files.paths import DiskSpace
+from store_format.metadata.read import BrokerConf
+from store_format.read.store import Store
 from store_format.store import MessageStore
+from store_format.views.lag_by_topic import lag_by_topic
 from tests.support.fixtures import Golden
 
 NOW = 1_900_000_000_000
@@ -75,6 +83,26 @@ def test_the_next_loss_follows_the_settings(golden: Golden) -> None:
     assert (row["expiresInMs"], row["nextLostMessages"]) == (72 * 3_600_000, 645)
     (at_end,) = [row for row in rows if (row["group"], row["topic"]) == ("CG_all", "Audit")]
     assert (at_end["lagMessages"], at_end["nextLostMessages"], at_end["expiresTimestamp"]) == (0, None, None)
+
+
+@pytest.mark.parametrize("hour", [0, 4, 13])
+def test_the_next_loss_is_that_of_the_retention(copy_of: Golden, hour: int) -> None:
+    """A broker deletes at `deleteWhen` all files that have expired by then, not only the first one."""
+    root = copy_of("cleaned-5.5.0")
+    start = 1_795_503_600_000 - 72 * 3_600_000
+    for number, path in enumerate(sorted((root / "commitlog").iterdir())):
+        seconds = start / 1000 + 1800 * number
+        os.utime(path, (seconds, seconds))
+    conf, now_ms = BrokerConf(delete_when=(hour,)), start + 3_600_000
+    store = Store.open(str(root))
+    names = ("group", "topic", "nextLostMessages")
+    rows = [row for batch in lag_by_topic(store, now_ms, conf) for row in batch.select([*names]).to_pylist()]
+    shown = {(row["group"], row["topic"]): row["nextLostMessages"] for row in rows}
+    plan = forecast(store, conf, now_ms, disk=lambda _: DiskSpace("/", 100, 90, 10))
+    found = pa.Table.from_batches([batch_of(LOSS_COLUMNS, plan.losses())]).to_pylist()
+    assert len(found) == 3
+    for each in found:
+        assert each["nextLostMessages"] == shown[each["group"], each["topic"]]
 
 
 def test_nothing_is_unknown_about_a_queue_that_never_had_a_message(golden: Golden) -> None:
