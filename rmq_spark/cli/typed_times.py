@@ -44,9 +44,10 @@ def refuse_without_zone(option: str, text: str) -> None:
         and click.get_current_context().params.get("tz") is None
         and not sys.stdout.isatty()
     ):
+        day, _, clock = text.strip().upper().replace(" ", "T").partition("T")
         raise click.UsageError(
             f"{option} {text!r} has no time zone, and the output is no terminal: add --tz ZONE, or write the "
-            "zone behind the time, as in 2026-11-26T18:00+08:00"
+            f"zone behind the time, as in {day}T{clock or '00:00'}+08:00"
         )
 
 

@@ -54,7 +54,8 @@ def test_offsets_are_shown_and_planned_without_a_change(
     assert [(row["committedOffset"], row["targetOffset"], row["change"]) for row in rows] == [
         (offset, 0, -offset) for offset in committed
     ]
-    assert plan.err == "rmqlog: nothing was changed; add --apply to write the new offsets\n"
+    again = f"reads {sum(committed):,} messages again"
+    assert plan.err == f"rmqlog: {again}; nothing was changed; add --apply to write the new offsets\n"
     assert plan.out.splitlines()[0].split()[:2] == ["topic", "brokerName"]
 
 
@@ -63,10 +64,14 @@ def test_a_reset_by_time_and_a_copy_are_written(rmqlog: Runner, store: Path) -> 
     times = [row["storeTimestamp"] for row in rows if (row["topic"], row["queueId"]) == ("Orders", 1)]
     moved = ("--to-time", times[40], "--topic", "Orders", "--apply", "-o", "jsonl")
     plan = rmqlog("offsets", store, "CG_some", *moved)
-    instant, written = plan.err.splitlines()
+    instant, written, check = plan.err.splitlines()
     assert instant.startswith("rmqlog: --to-time is 20")
     assert instant.endswith(f" ({times[40]})")
-    assert (plan.code, written) == (0, "rmqlog: 4 offsets of CG_some written")
+    assert plan.code == 0
+    assert written.endswith("; 4 offsets of CG_some written")
+    names = "queueId,committedOffset,lastConsumedTimestamp,nextTimestamp"
+    assert check == f"rmqlog: to check them: rmqlog lag {store} -l -g CG_some --columns {names}"
+    assert rmqlog(*check.partition(": rmqlog ")[2].split()).code == 0
     targets = {row["queueId"]: row["targetOffset"] for row in map(json.loads, plan.out.splitlines())}
     assert targets[1] == times.index(times[40])
     assert _offsets(store, "CG_some", "Orders") == targets
@@ -78,6 +83,23 @@ def test_a_reset_by_time_and_a_copy_are_written(rmqlog: Runner, store: Path) -> 
     assert rmqlog("offsets", store, "CG_new", "--to-latest", "--apply").code == 0
     latest = rmqlog.rows("offsets", store, "CG_new", "--topic", "Orders")
     assert {row["lagMessages"] for row in latest} == {0}
+
+
+def test_a_move_names_the_messages_that_it_skips(rmqlog: Runner, store: Path) -> None:
+    rows = rmqlog.rows("offsets", store, "CG_some", "--topic", "Orders", "--to-latest")
+    skipped = sum(row["change"] for row in rows)
+    assert skipped > 0
+    said = rmqlog("offsets", store, "CG_some", "--topic", "Orders", "--to-latest", "--apply").err
+    assert f"rmqlog: skips {skipped:,} messages that the group has not read; 4 offsets of CG_some" in said
+    assert "was not shut down" not in said
+
+
+def test_a_move_on_a_crashed_store_advises_the_recovery_first(rmqlog: Runner, copy_of: Golden) -> None:
+    root = copy_of("crash-torn-5.5.0")
+    for more in ([], ["--apply"]):
+        said = rmqlog("offsets", root, "CG_tags", "--to-earliest", *more).err
+        assert f"warning: {root} was not shut down" in said
+        assert f"Recover it first: rmqlog recover {root}\n" in said
 
 
 def test_offsets_are_refused_beside_a_broker(rmqlog: Runner, store: Path) -> None:

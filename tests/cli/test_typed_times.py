@@ -101,6 +101,9 @@ def test_an_offset_is_not_moved_by_a_time_without_a_zone_in_a_script(rmqlog: Run
     asked = ("offsets", golden(STORE), "CG_some", "--to-time", "2026-11-26 18:00", "--apply")
     said = rmqlog.fails(2, *asked)
     assert "has no time zone, and the output is no terminal: add --tz ZONE" in said
+    assert "as in 2026-11-26T18:00+08:00" in said  # the typed time
+    other = rmqlog.fails(2, *asked[:4], "2026-11-30", "--apply")
+    assert "as in 2026-11-30T00:00+08:00" in other
 
 
 @pytest.mark.parametrize("by_machine", [False, True])

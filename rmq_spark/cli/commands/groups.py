@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from rmq_spark.cli.options import (
     without_topic,
 )
 from rmq_spark.cli.output import Output, output_options
-from rmq_spark.cli.remarks import nothing, remark
+from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
 from store_format.read.choice import MessageChoice
@@ -214,12 +215,38 @@ def offsets_(
         refuse_without_zone("--to-time", to_time)
     plan = _plan(stores, group, move, filters, places)
     show_batches(output, plan.table().to_batches(), plan.table().schema.names)
+    for store in stores:
+        if store.state.value == "crashed":
+            remark(
+                f"warning: {store.path} was not shut down: a broker that starts may cut the end of its "
+                f"queues. Recover it first: rmqlog recover {given_store(store.path)}"
+            )
     if not apply_:
-        remark("nothing was changed; add --apply to write the new offsets")
+        remark(f"{_effect(plan)}nothing was changed; add --apply to write the new offsets")
         return OK
     plan.apply()
-    remark(f"{len(plan.targets)} offsets of {shown(group)} written")
+    remark(f"{_effect(plan)}{len(plan.targets)} offsets of {shown(group)} written")
+    columns = "queueId,committedOffset,lastConsumedTimestamp,nextTimestamp"
+    remark(f"to check them: rmqlog lag {given_store()} -l -g {shlex.quote(shown(group))} --columns {columns}")
     return OK
+
+
+def _effect(plan: OffsetPlan) -> str:
+    """How many messages the group does not read any more, and how many it reads again."""
+    skipped = again = 0
+    for queue, target in plan.targets.items():
+        committed = plan.committed.get(queue, -1)
+        if committed >= 0:  # else the group has not begun
+            low, _ = plan.limits.get(queue, (committed, 0))
+            skipped += max(target - max(committed, low), 0)
+            again += max(committed - target, 0)
+    said = [f"skips {_messages(skipped)} that the group has not read"] if skipped else []
+    said += [f"reads {_messages(again)} again"] if again else []
+    return f"{' and '.join(said)}; " if said else ""
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'s' * (count != 1)}"
 
 
 def _plan(
