@@ -96,6 +96,8 @@ def test_settings_change_what_is_deleted_and_when(rmqlog: Runner, aged: Path, tm
     assert asked("--broker-conf", conf, "--file-reserved-time", 72)["fileReservedTime"] == 72
     shanghai = rmqlog("retention", aged, "--now", NOW, "--tz", "+08:00", "-o", "json")
     assert _document(shanghai)["nextDeletionTimestamp"] == "2026-11-24T20:00:00.000Z"
+    shown = rmqlog("retention", aged, "--now", NOW, "--tz", "+08:00").out
+    assert "(deleteWhen 04 UTC+08:00)" in shown  # whose hour it is
     said = rmqlog.fails(2, "retention", aged, "--delete-when", "25")
     assert said == "--delete-when: expected hours from 00 to 23, separated by ;, found '25'"
 
@@ -108,7 +110,7 @@ def test_the_report_has_facts_rows_and_a_verdict(rmqlog: Runner, aged: Path) -> 
     assert [line[:15].strip() for line in lines[:5]] == facts
     assert lines[1].endswith("75 % deletes at any hour, 85 % at any age, 90 % refuses writes")
     assert lines[3].endswith("72 h after the last write (default; --broker-conf has yours)")
-    assert lines[4].endswith("2026-11-24 04:00 UTC, in 2d21h (deleteWhen 04): 4 files, 256 KiB")
+    assert lines[4].endswith("2026-11-24 04:00 UTC, in 2d21h (deleteWhen 04 UTC): 4 files, 256 KiB")
     assert lines[6].split()[:3] == ["group", "topic", "lagMessages"]
     assert lines[-2].endswith("retention, the first at 2026-11-24 04:00 UTC; 383 are lost already")
     assert lines[-1].startswith(f"next:    rmqlog lag {aged} -l -g CG_")

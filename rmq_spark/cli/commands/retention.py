@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.cells import zone_of
+from rmq_spark.cli.cells import Zone, zone_of
 from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
 from rmq_spark.cli.options import (
@@ -199,6 +199,9 @@ def _next_deletion(forecast: Forecast, output: Output) -> str:
     if forecast.deletion_ms is None:
         return "none: a broker never deletes the last commitlog file"
     hours = ";".join(f"{hour:02}" for hour in forecast.conf.delete_when)
+    zone = Zone(forecast.zone)  # of the hour; times are shown in that of the output
+    moment = zone.moment(iso_utc(forecast.deletion_ms))
+    hours += "" if moment is None else f" {zone.label(moment)}"
     why = f"deleteWhen {hours}" if forecast.level == "normal" else "the disk is too full"
     size = size_text(sum(file.size_bytes for file in forecast.files))
     when = _clock(output, iso_utc(forecast.deletion_ms))
