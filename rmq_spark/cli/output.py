@@ -715,6 +715,14 @@ def is_report(output: Output) -> bool:
     return output.form == "table" and not output.columns
 
 
+def write_line(output: Output, label: str, text: str) -> None:
+    """Writes one more line of a verdict, before it."""
+    if is_report(output):
+        print(fitted(output, shown(f"{label + ':':<9} {text}"), indent=10))
+    else:
+        remark(f"{label}: {text}")
+
+
 def write_verdict(output: Output, verdict: Verdict) -> None:
     """Writes the verdict to stdout under a report; in the other formats to stderr."""
     lines = [("verdict", verdict.text), *([("next", verdict.command)] if verdict.command else [])]

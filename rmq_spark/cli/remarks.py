@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TextIO
 
@@ -22,6 +22,7 @@ from store_format.display.units import size_text
 WORDS = "rmqlog.words"  # the words behind `rmqlog`, in the meta data of a context
 
 
+_LOOKS_WITH_VALUE = ("-o", "--output", "--columns", "--tz")
 _COMMAND = re.compile(r"\brmqlog [a-z]+(?: [^;,]+)?")
 _JOINT = "\x00"  # `shown` leaves no such character in a text
 
@@ -80,9 +81,24 @@ def given_store(root: str = "") -> str:
 
 
 def given_command(*more: str) -> str:
-    """The command line with `more` words, quoted for a shell: for the next command to type."""
-    words = ["rmqlog", *click.get_current_context().meta[WORDS], *more]
+    """The command line with `more` words, quoted for a shell: for the next command to type. It lacks the
+    options that only decide how the answer of this command looks.
+    """
+    words = ["rmqlog", *_without_looks(click.get_current_context().meta[WORDS]), *more]
     return " ".join(shlex.quote(shown(word)) for word in words)
+
+
+def _without_looks(words: Sequence[str]) -> Iterator[str]:
+    """
+    >>> [*_without_looks(["recover", "node", "-ojson", "--columns", "part", "--wide", "--index"])]
+    ['recover', 'node', '--index']
+    """
+    rest = iter(words)
+    for word in rest:
+        if word in _LOOKS_WITH_VALUE:
+            next(rest, None)
+        elif word != "--wide" and not word.startswith(("-o", "--output=", "--columns=", "--tz=")):
+            yield word
 
 
 # ---- progress of long work ---------------------------------------------------------------------------------

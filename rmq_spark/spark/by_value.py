@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PACKAGES = ("rmq_spark", "store_format")
-# What only the user's own process needs: what a notebook shows of a store, what `open` gives, tables that are
-# appended without Spark, and what `register` and `drop_duplicates` do.
+# What only the user's own process needs: what a notebook shows of a store, what `open` gives, a recovery,
+# tables that are appended without Spark, and what `register` and `drop_duplicates` do.
 _OF_USERS = (
     "store_format.notebook",
+    "store_format.commit.recover",
     "rmq_spark.store",
     "rmq_spark.spark.by_value",
     "rmq_spark.write.append_table",

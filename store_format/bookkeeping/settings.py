@@ -29,6 +29,7 @@ from store_format.opened.store import Opened
 
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 _COMMIT_LOG_FILE_SIZE_MIN = 1 << 10
+_SIZES = {"mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum"}
 _FALLBACK_MAX = 64  # queue directories searched for a file
 
 
@@ -236,4 +237,6 @@ def broker_conf_of(opened: Opened, given: str | BrokerConf | None = None) -> Bro
         return read_broker_conf(given)
     own = opened.own("broker.conf")
     data = files_at(own).read(own)
-    return BrokerConf() if data is None else BrokerConf.of(parse_properties(data), own)
+    conf = BrokerConf() if data is None else BrokerConf.of(parse_properties(data), own)
+    # a file with sizes only is that of a recovered copy, which says nothing of the broker's other settings
+    return conf if conf.given - _SIZES else replace(conf, given=frozenset())

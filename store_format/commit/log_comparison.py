@@ -123,12 +123,43 @@ class RecoverOptions:
         is_default = log.file_size == StoreSettings("").mapped_file_size_commit_log
         return self.settings is not None or is_default or StoreSettings.read(opened) is not None
 
+    def sizes_of_files(self, opened: Opened, log: CommitLog) -> dict[str, int]:
+        """The sizes that the files of the store show, under the names of RocketMQ's settings."""
+        sizes = {"mappedFileSizeCommitLog": log.file_size} if log.files else {}
+        try:
+            settings, queue_size = self.settings_of(opened, log), self.queue_file_size(opened, log)
+        except (CorruptStoreError, OptionError):  # damaged files show no sizes
+            return sizes
+        if sizes and queue_size is not None:
+            sizes["mappedFileSizeConsumeQueue"] = queue_size
+        if sizes and any(has_entries(file.path) for file in list_index_files(f"{opened.path}/index")):
+            sizes |= {"maxHashSlotNum": settings.max_hash_slot_num, "maxIndexNum": settings.max_index_num}
+        return sizes
+
+    def needed_settings(self, opened: Opened, log: CommitLog) -> dict[str, int]:
+        """Those of `sizes_of_files` that differ from a broker's defaults: its broker.conf must have them."""
+        defaults = sizes_in(BrokerConf())
+        return {
+            name: size for name, size in self.sizes_of_files(opened, log).items() if size != defaults[name]
+        }
+
     def batch_file_size(self, opened: Opened) -> int:
         """The bytes of a batch queue file: those of the store's files, else those of the options."""
         unit = BATCH_CQ_UNIT.itemsize
         size = _usual_file_size(opened, "batch", self.batch_queue_file_size // unit * unit)
         assert size is not None
         return size
+
+
+def sizes_in(conf: BrokerConf) -> dict[str, int]:
+    """The sizes of files with which a broker with these settings starts."""
+    queue = replace(StoreSettings(""), mapped_file_size_consume_queue=conf.queue_file_size)
+    return {
+        "mappedFileSizeCommitLog": conf.commit_log_file_size,
+        "mappedFileSizeConsumeQueue": queue.queue_file_size,
+        "maxHashSlotNum": conf.max_hash_slot_num,
+        "maxIndexNum": conf.max_index_num,
+    }
 
 
 # ---- the comparison ----------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ broker does, and also in a store that was shut down cleanly and lost some of the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from store_format.commit.journal_place import (
     will_complete,
 )
 from store_format.commit.log_comparison import RecoverOptions
+from store_format.commit.needed_settings import contradictions, settings_text, write_needed_settings
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.repair import (
@@ -34,20 +37,29 @@ from store_format.commit.repair import (
     with_noted_sizes,
 )
 from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes, find_holes, short_tails
-from store_format.commit.store_copy import NOT_COPIED, copy_parts, copy_store, end_copy, refuse_target
+from store_format.commit.store_copy import (
+    NOT_COPIED,
+    copy_parts,
+    copy_store,
+    end_copy,
+    keep_times,
+    refuse_target,
+)
 from store_format.commit.unsupported import StoreRefusals
 from store_format.commitlog.log import CommitLog, open_log
 from store_format.consumequeue.files import FOLDERS
 from store_format.consumequeue.units import list_queues
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.display.text import first_names, shown
-from store_format.errors import OptionError, StoreInUseError
+from store_format.display.unserved import NONE_UNSERVED, Unserved
+from store_format.errors import OptionError, StoreError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.read import FileCache, files_at
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
-from store_format.names import SCHEDULE_TOPIC
+from store_format.metadata.read import BrokerConf
+from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.read.store_root import broker_name_of
 from store_format.survey.entry_proofs import Contradictions
@@ -80,6 +92,7 @@ RECOVER_COLUMNS = (
     ),
     ViewColumn("reason", TEXT, "Why."),
 )
+_LOG = logging.getLogger(__name__)
 _Row = tuple[object, ...]
 
 
@@ -129,6 +142,25 @@ class RecoverPlan:
             recovery = _carry_out_recovery(self.opened, self.options)
             lock.refuse_other_openers()
         return self._table(recovery, before)
+
+    def unserved(self) -> Unserved:
+        """The messages that a broker would not serve without this recovery. Not known before `table`,
+        and of a copy, whose queues are all new.
+        """
+        recovery = self._recovery
+        if recovery is None or self.options.into is not None:
+            return NONE_UNSERVED
+        compared = recovery.compared
+        counts = {
+            change.queue: compared[change.queue].unserved
+            for change in recovery.changes
+            if not is_light_queue(change.queue[0])
+        }
+        topics = {
+            topic: sum(each.seen.claims.count() for key, each in compared.items() if key[0] == topic)
+            for topic in recovery.topics
+        }
+        return Unserved.of(counts, topics)
 
     def _apply_into(self, target: str) -> pa.Table:
         """Recovers the copy; the store itself is only read. A new copy that fails is removed."""
@@ -255,7 +287,23 @@ def recover(
         delay_levels_ms=conf.known_delay_levels_ms,
         log_directories=tuple(map(paths.absolute, commit_log_paths)),
     )
+    if broker_conf is not None:
+        _warn_of_sizes(opened, options, conf, broker_conf)
     return RecoverPlan(opened, options, name)
+
+
+def _warn_of_sizes(opened: Opened, options: RecoverOptions, conf: BrokerConf, path: str) -> None:
+    """Files keep their lengths: a recovery takes the sizes of the settings only where no file shows them."""
+    with suppress(StoreError):  # the plan raises the error
+        found = contradictions(opened, _open_store_log(opened, options), conf)
+        if found:
+            said = settings_text({name: size for name, (size, _) in found.items()})
+            needed = settings_text({name: size for name, (_, size) in found.items()})
+            _LOG.warning(
+                "%s: expected the sizes of the files of %s, %s, found %s. A broker with these settings does "
+                "not start on the store, or misses keys: correct the settings before you start the broker",
+                path, opened.path, needed, said,
+            )  # fmt: skip
 
 
 def _identity_of_files(opened: Opened, options: RecoverOptions) -> object:
@@ -303,7 +351,8 @@ def _carry_out_into(recovery: Recovery) -> Recovery:
     """Makes the copy that `_recovery_of_copy` describes, whose lock the caller holds, and recovers it."""
     files = FileWrites(sync=True)
     source, target = recovery.source, recovery.opened
-    copy_store(source.path, recovery.log, target.path, files)
+    original = recovery.log
+    copy_store(source.path, original, target.path, files)
     mine = replace(recovery.options, log_directories=(), into=None)
     # The end stays: bytes behind it may look like a message in a file of full length.
     recovery.whole_in, recovery.log = recovery.log, _open_store_log(target, mine)
@@ -314,6 +363,8 @@ def _carry_out_into(recovery: Recovery) -> Recovery:
     recovery = carry_out(recovery, files)
     _finish(recovery, files)
     open_store(target.path, _commit_options(mine), files)
+    write_needed_settings(target, recovery.log, files)
+    keep_times(original, target.path, files)
     end_copy(target.path, files)
     return recovery
 

@@ -74,9 +74,11 @@ def refuse_target(root: str, target: str) -> None:
 
 
 def copy_parts(opened: Opened, log: CommitLog) -> list[CopiedPart]:
-    """What `copy_store` copies."""
+    """What `copy_store` copies, without `abort`, which the recovered copy does not have."""
     found: dict[str, list[int]] = {"commitlog": [file.size for file in log.files]}
     for name, path, _ in _others(opened):
+        if name == "abort":
+            continue
         found.setdefault(name, []).append(_size(path))
     return [CopiedPart(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
 
@@ -101,6 +103,21 @@ def copy_store(root: str, log: CommitLog, target: str, files: FileWrites) -> Non
         files.sync_directory(directory)
     files.sync_directory(f"{target}/commitlog")
     files.sync_directory(target)
+
+
+def keep_times(log: CommitLog, target: str, files: FileWrites) -> None:
+    """Gives the copied commitlog files the times of the originals, by which retention deletes them.
+
+    The caller does so after the last write: a copy that looked new would keep expired files for another
+    fileReservedTime, and then lose all of them at once.
+    """
+    for file in log.files:
+        copied, status = (
+            f"{target}/commitlog/{StoreFile.name_at(file.start)}",
+            files_at(file.path).status(file.path),
+        )
+        if status is not None and files_at(copied).exists(copied):
+            files.set_modified(copied, status[1])
 
 
 def end_copy(target: str, files: FileWrites) -> None:

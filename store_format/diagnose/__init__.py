@@ -43,6 +43,7 @@ from store_format.diagnose.state_files import (
     check_state,
     check_topics,
 )
+from store_format.display.unserved import Unserved
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import FileCache, all_answered, files_at
 from store_format.opened.store import Opened
@@ -121,7 +122,7 @@ def diagnose(
     if state is StoreState.CLEAN and base is None:
         summary = _with_cut(findings, opened, log, summary, readable)
     lost_entries = queues.finish(lost, summary.log_end)
-    with _unheard():
+    with unheard():
         queues.count_readable(readers, reads_all=summary.unopened > 0)
     has_crashed = state is states[1] is StoreState.CRASHED
     is_last_crash = has_crashed and readable is not None and not readable.remains_of  # else of an earlier one
@@ -139,8 +140,8 @@ def diagnose(
         not_light=queues.not_light,
         unclaimed=queues.unclaimed,
     )
-    unserved = check_topics(findings, opened, queues.topics, queues.filled)
-    check_queue_ids(findings, opened, queues.filled)
+    unknown = check_topics(findings, opened, queues.topics, queues.filled)
+    unserved = queues.unserved | check_queue_ids(findings, opened, queues.filled)
     check_index_files(
         findings,
         f"{root}/index",
@@ -160,7 +161,7 @@ def diagnose(
         refusal=_refusal(directories),
         log_begin=log.min_offset,
         given_up=str(given_up),
-        unserved=unserved,
+        unserved=Unserved.of(unserved, queues.all_messages(unknown)),
         lacks_last_files=queues.lead_behind_files,
         lacks_settings=_lacks_settings(
             opened, log, queues, has_empty_index=index is not None and index.is_empty
@@ -170,7 +171,7 @@ def diagnose(
 
 def _queues_of_readers(opened: Opened, commit_log_paths: Sequence[str]) -> list[Queue] | None:
     """The queues as a reader sees them; None if readers refuse the store."""
-    with suppress(StoreError, OSError), _unheard():
+    with suppress(StoreError, OSError), unheard():
         store = Store.open(
             opened.path, commit_log_paths=commit_log_paths, skip_unreadable=True, fail_on_unknown=False
         )
@@ -179,7 +180,7 @@ def _queues_of_readers(opened: Opened, commit_log_paths: Sequence[str]) -> list[
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def unheard() -> Iterator[None]:
     """Without the warnings of this thread's reads: the problems name what a read leaves out. Those of other
     threads are heard.
     """

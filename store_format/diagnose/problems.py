@@ -18,6 +18,7 @@ from store_format.commitlog.log import STRAY_ADVICE
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.page import problem_list
 from store_format.display.text import shown
+from store_format.display.unserved import NONE_UNSERVED, Unserved
 from store_format.errors import CorruptStoreError
 from store_format.read.store_root import OtherFiles
 from store_format.survey.gone import LostLog
@@ -197,8 +198,7 @@ class Diagnosis(list[Problem]):
     behind the last commitlog file of a store that was shut down cleanly. `lacks_settings` is True if
     consume queues or the index have to be built, and the store does not show the sizes of their files, or
     the delay of a level. `refusal` is the error with which all other commands refuse the files of the
-    commitlog. `unserved` are the numbers of messages and topics that consumers cannot find: topics.json lacks
-    the topics.
+    commitlog. `unserved` are the messages that a broker does not serve after its start.
     """
 
     problems: InitVar[Iterable[Problem]]
@@ -212,7 +212,7 @@ class Diagnosis(list[Problem]):
     lacks_last_files: bool = False
     lacks_settings: bool = False
     refusal: CorruptStoreError | None = None
-    unserved: tuple[int, int] = (0, 0)
+    unserved: Unserved = NONE_UNSERVED
 
     def __post_init__(self, problems: Iterable[Problem]) -> None:
         self.extend(problems)
@@ -375,10 +375,7 @@ def _notes(diagnosis: Diagnosis) -> str:
         notes += f"; {summary.unread:,} whole {_messages(summary.unread)} that no read returns from "
         notes += "its queue" if summary.unread == 1 else "their queues"
     notes += f"; an earlier recovery gave up {given_up}" if given_up else ""
-    unserved, topics = diagnosis.unserved
-    if unserved:
-        names = f"{topics:,} topic{'s' * (topics != 1)}"
-        notes += f"; {unserved:,} {_messages(unserved)} of {names} that a broker does not serve"
+    notes += f"; {diagnosis.unserved}" if diagnosis.unserved else ""
     if begin:
         notes += f"; the log begins at {begin}: earlier messages were deleted (by retention or by hand)"
     return notes

@@ -6,7 +6,7 @@ Only another queue is read a second time, entry by entry, to report the wrong on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -60,9 +60,9 @@ _BEHIND_ADVICE = (
 )
 _DELETED_ADVICE = "The topic was deleted; retention deletes the messages"
 _LOST_ADVICE = (
-    "Readers scan the commitlog for this queue; a broker does not see these messages. rmqlog recover, or a "
-    "write of rmqlog to the topic, rebuilds the queue. Do not start a broker before that: howto-recover.md, "
-    "section 6"
+    "Readers scan the commitlog for this queue; a broker serves only what it writes into the queue when it "
+    "starts. rmqlog recover, or a write of rmqlog to the topic, rebuilds the queue. Do not start a broker "
+    "before that: howto-recover.md, section 6"
 )
 _LIGHT_ADVICE = "Readers scan the commitlog for this queue, a broker does not: rmqlog recover rebuilds it"
 _NO_LIGHT_ADVICE = (
@@ -130,6 +130,7 @@ class QueueCheck:
         self.ahead = 0  # entries that lead behind the log's end
         self.repeated = 0  # messages whose place another one has
         self.not_light = 0  # the same in a light queue
+        self.unserved: dict[QueueKey, int] = {}  # messages that a broker does not hand out after its start
         self.unclaimed = 0  # queue offsets that no message has, and no recovery gave up
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         # known after `count_readable`:
@@ -183,6 +184,14 @@ class QueueCheck:
     def topics(self) -> dict[str, str]:
         """Topic -> the directory of one of its queues."""
         return {topic: stored.directory for (topic, _), stored in self._stored.items()}
+
+    def all_messages(self, topics: Collection[str]) -> dict[str, int]:
+        """The numbers of messages of topics that no client finds, also in queues that lack their files."""
+        counts = dict.fromkeys(topics, 0)
+        for key, queue in self.comparison.queues.items():
+            if key[0] in counts and key not in self._left_out:
+                counts[key[0]] += queue.seen.claims.count()
+        return counts
 
     @property
     def filled(self) -> dict[QueueKey, tuple[str, int]]:
@@ -281,6 +290,8 @@ class QueueCheck:
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
             check.report_lacking(is_live=self._state is StoreState.LIVE)
+            if check.lacks_entries and compared is not None:
+                self._add_unserved(compared)
         is_old = QueueProofs(self._opened, self._log).has_old_entries(last_behind)
         self.ahead = 0 if is_clean and is_old else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
@@ -332,6 +343,11 @@ class QueueCheck:
             found = repeated_text(self.repeated, self.not_light)
             self._findings.add("info", place, 0, expected, found, _REPEATED_ADVICE)
 
+    def _add_unserved(self, queue: ComparedQueue) -> None:
+        """A message of a light queue is served from its own queue."""
+        if self._state is not StoreState.LIVE and not is_light_queue(queue.key[0]) and queue.unserved:
+            self.unserved[queue.key] = queue.unserved
+
     def _given_up(self) -> GivenUp:
         with suppress(CorruptStoreError):  # another check reports the file
             return GivenUp.read(self._opened)
@@ -371,7 +387,10 @@ class QueueCheck:
             count = queue.places.entries + queue.places.misplaced
             place = f"{self._opened.path}/consumequeue/{key[0]}/{key[1]}"
             expected = f"consume queue files of {key[0]}-{key[1]}"
-            found = f"none for {count} messages, the first at commitlog {queue.begin}; {evidence}"
+            found = f"none for {count} messages, the first at commitlog {queue.begin}"
+            if 0 < queue.by_broker < count and self._state is not StoreState.LIVE:
+                found += f", of which a broker that starts writes the last {queue.by_broker}"
+            found += f"; {evidence}"
             is_left = fate is Fate.DELETED or (is_light and not has_light)
             self._left_out |= {key} if is_left or fate is Fate.UNKNOWN else set()
             if is_left:
@@ -379,6 +398,8 @@ class QueueCheck:
                 self._findings.add("info", place, 0, expected, found, advice)
                 continue
             self.is_incomplete = True
+            if fate is not Fate.UNKNOWN:
+                self._add_unserved(queue)
             if fate is Fate.WAITING:
                 self._waiting.add(key)
                 self._findings.add("warning", place, 0, expected, found, _LAG_ADVICE)
@@ -436,6 +457,7 @@ class _EntryCheck:
     last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
     unknown: int = 0  # entries of messages whose tags code in the extension is lost
     has_wrong: bool = False  # has an entry behind the log's end whose message is elsewhere
+    lacks_entries: bool = False  # a problem of a message without its entry was reported
 
     def run(self, state: StoreState) -> None:
         """Counts the entries, and reports the wrong ones if not all are known to be right.
@@ -605,6 +627,7 @@ class _EntryCheck:
                 and not self._has_second_first(each.physical)
             )
             severity: Severity = "warning" if is_dispatched else "damage"
+            self.lacks_entries |= not is_dispatched
             file, position = (self.queue.directory, 0) if self.queue.is_batch else self._place(each.first)
             expected = f"entries of {self._name} from offset {each.first} to {each.stop - 1}"
             found = f"none for {each.entries} messages, the first at commitlog {each.physical}"
@@ -685,6 +708,7 @@ class _EntryCheck:
                 QUEUE_ADVICE if differs else CLAIM_ADVICE,
             )
             self._report(file, position + at, f"{expected}{who}", found, advice)
+            self.lacks_entries |= advice is QUEUE_ADVICE
 
         file = self.targets.log.files[index]
         topic = self.queue.topic

@@ -33,6 +33,10 @@ _TOPICS_ADVICE = (
     "that have neither"
 )
 
+_BAK_LACKS_ADVICE = (
+    "rmqlog recover STORE --apply creates these topics again, as the queues and messages show them. Or put "
+    "topics.json back from a backup"
+)
 _CONFIG_LINK_ADVICE = "Neither the file nor its .bak can be read: restore one of them"
 _KEPT_ASIDE = "rmqlog recover STORE --apply keeps the broken file aside, as .broken"
 _BROKEN_ADVICE = f"The .bak counts instead, as for a broker (ConfigManager.load). {_KEPT_ASIDE}"
@@ -233,6 +237,8 @@ def check_config(findings: Findings, opened: Opened) -> None:
         error = errors.get(path)
         if not errors or (path in errors and error is None):
             continue
+        if name == "topics.json" and errors.get(f"{path}.bak", error) is None and StoredTopics(opened).lost():
+            continue  # check_topics reports the file, and what its .bak lacks
         lost = errors.get(f"{path}.bak", error)
         if lost is not None:
             advice = _UNREADABLE_PAIR_ADVICE if f"{path}.bak" in errors else _UNREADABLE_ADVICE
@@ -250,8 +256,8 @@ def check_topics(
     opened: Opened,
     directories: Mapping[str, str],
     filled: Mapping[QueueKey, tuple[str, int]],
-) -> tuple[int, int]:
-    """Compares the queues with topics.json. Returns how many messages, and of how many topics, it lacks.
+) -> dict[str, int]:
+    """Compares the queues with topics.json. Returns the topics that it lacks, with their numbers of messages.
 
     `directories` gives a queue directory for each topic that has one, `filled` the directory and the number
     of messages of each queue that has some, also of those that a broker makes when it starts.
@@ -259,17 +265,21 @@ def check_topics(
     try:
         topics = config_json.read_topics(opened)
     except CorruptStoreError:
-        return 0, 0  # check_config has reported the file
+        return {}  # check_config has reported the file
     if topics is None and StoredTopics(opened).has_rocksdb_config:
-        return 0, 0
+        return {}
     lost = StoredTopics(opened).lost()
     if topics is not None or not lost:
         made = {topic: path for (topic, _), (path, _) in filled.items() if topic not in directories}
-        _check_topic_types(findings, {**directories, **made}, topics or {})
-    if lost:
+        others = {topic: path for topic, path in {**directories, **made}.items() if topic not in lost}
+        _check_topic_types(findings, others, topics or {})
+    if lost and topics is not None and topics.is_backup:
+        _report_old_backup(findings, opened, lost)
+    elif lost:
         names = f"the {len(lost)} topic{'s' * (len(lost) != 1)}"
-        expected, found = f"{names} that have consume queue files", "no file with them that can be read"
-        if topics and not topics.is_backup:
+        have = "has" if len(lost) == 1 else "have"
+        expected, found = f"{names} that {have} consume queue files", "no file with them that can be read"
+        if topics:
             expected = f"{names} that commits created: {first_names(lost)}"
             found = "a file from before these commits"
         path = config_json.config_path(opened, "topics.json")
@@ -280,7 +290,17 @@ def check_topics(
     for (topic, _), (_, count) in filled.items():
         if topic in without:
             without[topic] += count
-    return sum(without.values()), sum(map(bool, without.values()))
+    return {topic: count for topic, count in without.items() if count}
+
+
+def _report_old_backup(findings: Findings, opened: Opened, lost: Mapping[str, int]) -> None:
+    """Reports a topics.json that no broker loads, and the topics that the .bak in its place lacks."""
+    path = config_json.config_path(opened, "topics.json")
+    data = files_at(path).read(path)
+    error = config_json.config_error(data, path) if data else None
+    position, found = (0, "none") if error is None else (error.position, error.found)
+    found += f"; a broker loads the .bak instead (ConfigManager.load), which lacks {first_names(lost)}"
+    findings.add("damage", path, position, "a topics.json that is JSON", found, _BAK_LACKS_ADVICE)
 
 
 def _check_topic_types(
@@ -303,16 +323,20 @@ def _check_topic_types(
             findings.add("warning", directory, 0, expected, found, "A broker refuses to start on this store")
 
 
-def check_queue_ids(findings: Findings, opened: Opened, queues: Mapping[QueueKey, tuple[str, int]]) -> None:
-    """Reports queues whose id is not below readQueueNums: consumers do not read them.
+def check_queue_ids(
+    findings: Findings, opened: Opened, queues: Mapping[QueueKey, tuple[str, int]]
+) -> dict[QueueKey, int]:
+    """Reports and returns queues whose id is not below readQueueNums, with their numbers of messages:
+    consumers do not read them.
 
     `queues` gives the directory and the number of messages of each queue.
     """
     try:
         topics: Mapping[str, TopicConfig] = config_json.read_topics(opened) or {}
     except CorruptStoreError:
-        return  # check_config has reported it
+        return {}  # check_config has reported it
     highest: dict[str, int] = {}
+    unread: dict[QueueKey, int] = {}
     for topic, queue_id in queues:
         highest[topic] = max(highest.get(topic, 0), queue_id)
     for (topic, queue_id), (directory, count) in queues.items():
@@ -320,8 +344,10 @@ def check_queue_ids(findings: Findings, opened: Opened, queues: Mapping[QueueKey
         # the broker itself reads the schedule topic
         if config is None or queue_id < config.read_queue_nums or topic == SCHEDULE_TOPIC:
             continue
+        unread[topic, queue_id] = count
         needed = highest[topic] + 1
         expected = f"queue ids of {topic} below {config.read_queue_nums} (readQueueNums in topics.json)"
         found = f"a queue with {count} message{'s' * (count != 1)}, which consumers do not read"
         advice = f"Raise readQueueNums of {topic} to {needed} (mqadmin updateTopic -r {needed})"
         findings.add("warning", directory, 0, expected, found, advice)
+    return unread

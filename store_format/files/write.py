@@ -319,6 +319,11 @@ class FileWrites:
             except FileNotFoundError:
                 os.close(_make_or_open(path, 0)[0])
 
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        """Sets the time at which a file was last written to, in ms."""
+        with naming(path, "set the time of"):
+            os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000), follow_symlinks=False)
+
     def persist_config(self, path: str, data: bytes, *, is_good: bool = True) -> None:
         """Saves a file of `config/` as a 5.4 broker: renames the old file to .bak (ConfigManager.persist).
 

@@ -351,6 +351,7 @@ class ComparedQueue:
     own: Mapping[int, tuple[QueueKey, int]] = field(default_factory=dict)
     equal: int = 0
     by_broker: int = 0
+    broker_end: int = -1  # the queue offset at which the queue ends after a broker's recovery; -1: unknown
     differences: list[Difference] = field(default_factory=list)
     error: StoreError | None = None
 
@@ -361,6 +362,19 @@ class ComparedQueue:
     @property
     def is_comparable(self) -> bool:
         return bool(self.stored.files) and not self.stored.misfit
+
+    @property
+    def unserved(self) -> int:
+        """How many messages a broker does not serve after its start: they have no right entry, or the queue
+        ends before them then, and the broker does not write them again.
+        """
+        if not self.is_comparable:
+            return max(self.places.entries - self.by_broker, 0)
+        if self.broker_end < 0 or self.stored.is_batch:
+            return sum(each.entries - each.by_broker for each in self.differences)
+        before = sum(each.entries for each in self.differences if each.first < self.broker_end)
+        behind = self.seen.claims.count(self.broker_end, OFFSET_MAX) - self.by_broker
+        return before + max(behind, 0)
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
@@ -682,7 +696,7 @@ class QueueComparison:
                 elif queue.error is None:
                     placed = queue.as_copied(placed)
                     try:
-                        _, end = self._filing.ends.get(queue.key, (-1, -1))
+                        queue.broker_end, end = self._filing.ends.get(queue.key, (-1, -1))
                         queue.compare(placed, max(self._broker_start, end))
                     except StoreError as error:
                         queue.error = error

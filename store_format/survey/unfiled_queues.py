@@ -282,16 +282,16 @@ class UnfiledQueues:
                 "These queues are read by a scan of the commitlog"
             )
             _log.warning(text, self.opened.path, len(short), _queue_names(short))
-        text = "%s: %d queues have messages in the commitlog and no consume queue files: %s. %s"
+        text = "%s: %s messages in the commitlog and no consume queue files: %s. %s"
         if waiting and _is_overdue(taken.log, waiting.values()):
             why = "The running broker has not dispatched these messages yet; they are read once it has"
-            self.warn("waiting", text, self.opened.path, len(waiting), _queue_names(waiting), why)
+            self.warn("waiting", text, self.opened.path, _have(waiting), _queue_names(waiting), why)
         if lost:
             rebuilt = (
                 _BY_RECOVERY if all(is_light_queue(topic) for topic, _ in lost) else _advice(taken.state)
             )
             how = f"These queues are read by a scan of the commitlog. {rebuilt}"
-            _log.warning(text, self.opened.path, len(lost), _queue_names(lost), how)
+            _log.warning(text, self.opened.path, _have(lost), _queue_names(lost), how)
 
 
 def _is_misspelt(opened: Opened, log: CommitLog, queue: LogQueue) -> bool:
@@ -325,6 +325,10 @@ def _lost_error(opened: Opened, taken: Snapshot, key: QueueKey) -> StoreError:
 
 def _queue_names(keys: Iterable[QueueKey]) -> str:
     return first_names(f"{topic}-{queue_id}" for topic, queue_id in sorted(keys))
+
+
+def _have(keys: Collection[QueueKey]) -> str:
+    return "1 queue has" if len(keys) == 1 else f"{len(keys)} queues have"
 
 
 def _advice(state: StoreState) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from rmq_spark.cli.commands.recover import in_words
 from store_format import MessageStore
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
+from store_format.opened.store import Opened
 from tests.store_format.commit.test_missing_stores import break_off
+from tests.support import goldens
 from tests.support.cli_runs import ROOT, Runner
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, messages_of, numbered
 
@@ -26,7 +33,7 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, copy_of: Gol
     new = f"{tmp_path}/a copy"
     shown = rmqlog("recover", store, "--into", new, "--salvage").out
     assert shown.endswith(f"\nnext:    rmqlog recover {store} --into '{new}' --salvage --apply\n")
-    assert max(map(len, rmqlog("recover", store).out.splitlines()[:-2])) <= 80  # of the table
+    assert max(map(len, rmqlog("recover", store).out.splitlines()[:-3])) <= 80  # of the table
     assert rmqlog("recover", store, "--apply").code == 0
     assert queue.read_bytes() == before
     assert rmqlog("recover", store).out.endswith("verdict: 353 whole messages; nothing has to be changed\n")
@@ -82,3 +89,59 @@ def test_a_store_of_a_lost_cluster_is_recovered_without_the_others(rmqlog: Runne
     assert "verdict: 1 whole message; written: commit" in done.out
     assert [message.topic for message in messages_of(tmp_path / "y")] == ["Old"]
     assert "nothing has to be changed" in rmqlog("recover", tmp_path / "y").out
+
+
+def test_a_recovered_copy_names_the_sizes_that_its_broker_needs(
+    rmqlog: Runner, copy_of: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker with other sizes refuses the files, and a verdict that says nothing of them misleads."""
+    store, new, conf = copy_of("crash-torn-5.5.0"), tmp_path / "new", tmp_path / "broker.conf"
+    sizes = goldens.config("crash-torn-5.5.0")
+    names = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+    needed = [f"{name}={sizes[name]}" for name in names]
+    conf.write_text("fileReservedTime=48\n")
+    done = rmqlog("recover", store, "--into", new, "--broker-conf", conf, "--apply")
+    assert (
+        f"{conf}: expected the sizes of the files of {store}, {', '.join(needed)}, found mapped"
+        in caplog.text
+    )
+    assert [*(new / ".rmqlog/broker.conf").read_text().splitlines()[1:]] == needed
+    for root in (store, new):
+        assert f"settings: broker.conf needs {', '.join(needed)}\n" in rmqlog("verify", root).out
+    assert f"settings: broker.conf needs {', '.join(needed)}\n" in done.out
+    caplog.clear()
+    conf.write_text("\n".join(needed))
+    assert rmqlog("recover", store, "--broker-conf", conf).code == 0
+    assert "expected the sizes" not in caplog.text
+    assert broker_conf_of(Opened(str(new))).known_delay_levels_ms is None
+
+
+def test_the_copy_of_a_crashed_store_has_no_abort_file(
+    rmqlog: Runner, copy_of: Golden, tmp_path: Path
+) -> None:
+    store, new = copy_of("crash-torn-5.5.0"), tmp_path / "new"
+    for more in ([], ["--apply"]):
+        done = rmqlog("recover", store, "--into", new, *more).out
+        assert "checkpoint" in done
+        assert "abort" not in done
+    assert not (new / "abort").exists()
+
+
+def test_a_recovered_copy_keeps_the_times_of_the_commitlog(
+    rmqlog: Runner, copy_of: Golden, tmp_path: Path
+) -> None:
+    """Retention deletes the files of the copy when it would have deleted the originals."""
+    store, new = copy_of("basic-5.5.0"), tmp_path / "new"
+    overwrite(store / "commitlog" / "00000000000000262144", 39043, b"X")
+    for number, path in enumerate(sorted((store / "commitlog").iterdir())):
+        os.utime(path, (1_795_000_000 + 3600 * number,) * 2)
+    assert rmqlog("recover", store, "--into", new, "--salvage", "--apply").code == 0
+    times = {path.name: path.stat().st_mtime for path in (store / "commitlog").iterdir()}
+    assert {path.name: path.stat().st_mtime for path in (new / "commitlog").iterdir()} == times
+
+
+def test_the_next_command_has_no_option_of_the_output(rmqlog: Runner, copy_of: Golden) -> None:
+    store = copy_of("crash-torn-5.5.0")
+    wide = rmqlog("recover", store, "--index", "--columns", "part,what", "--wide", "-o", "table").err
+    assert wide.splitlines()[-1] == f"rmqlog: next: rmqlog recover {store} --index --apply"
+    assert rmqlog("recover", store, "-ojson").err.endswith(f"next: rmqlog recover {store} --apply\n")

@@ -48,6 +48,18 @@ def test_the_next_command_works_and_writes_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["basic-5.5.0"]
 
 
+def test_nothing_is_said_of_the_stores_beside_the_named_one(
+    rmqlog: Runner, copy_of: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged, beside = copy_of("basic-5.5.0"), copy_of("crash-torn-5.5.0")
+    overwrite(damaged / "commitlog" / "00000000000000262144", 39043, b"X")
+    topics = beside / "config/topics.json"
+    shutil.copy(topics, topics.with_name("topics.json.bak"))
+    topics.write_bytes(topics.read_bytes()[:100])
+    assert rmqlog("verify", damaged).code == 3
+    assert str(beside) not in caplog.text
+
+
 def test_the_next_command_has_the_directories_of_the_commitlog(rmqlog: Runner, tmp_path: Path) -> None:
     store = BrokerStore(tmp_path / "store", log_file_size=1024)
     for _ in range(8):

@@ -15,6 +15,8 @@ from store_format import MessageStore
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.publication import save_checkpoint
+from store_format.commit.recover import recover
+from store_format.diagnose import diagnose
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_checkpoint
 from store_format.opened.store import Opened
@@ -22,7 +24,7 @@ from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, data_files, ours
 from tests.interop.versions import OLD
 from tests.support import goldens
-from tests.support.file_edits import edited_json
+from tests.support.file_edits import edited_json, harm
 from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered, settings_from, stage
 
@@ -169,3 +171,38 @@ def test_a_commit_without_flush_beside_old_damage_costs_no_message(
 
 def _die(*_: object) -> bool:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("what", "queue", "is_crashed"),
+    [
+        ("remove consumequeue/Orders/1", "Orders-1", True),
+        ("remove consumequeue/Orders/1", "Orders-1", False),
+        ("zero consumequeue/Orders/1/00000000000000000000 200 1000", "Orders-1", False),
+        ("zero consumequeue/Orders/1/00000000000000004000 200 100", "Orders-1", False),
+        ("zero consumequeue/Metrics/4/00000000000000000000 740 20", "Metrics-4", False),
+    ],
+)
+def test_what_a_broker_does_not_serve_is_the_number_of_the_verdict(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden, what: str, queue: str, is_crashed: bool
+) -> None:
+    """A broker writes the entries of the files that its recovery reads, and ends a queue at the first entry
+    that is not valid in its last three files (ConsumeQueue.recover).
+    """
+    name = "basic-5.5.0"
+    store, messages = copy_of(name), goldens.expected_rows(name)
+    harm(store, what)
+    if is_crashed:
+        checkpoint = read_checkpoint(f"{store}/checkpoint")
+        assert checkpoint is not None
+        newest = max(row["storeTimestamp"] for row in messages)
+        flushed = replace(checkpoint, physic_msg_timestamp=newest, logics_msg_timestamp=newest)
+        save_checkpoint(Opened(str(store)), flushed, FileWrites(sync=False))
+        (store / "abort").write_text("4711")
+    plan = recover(str(store))
+    plan.table()
+    unserved, verdict = plan.unserved(), diagnose(str(store)).verdict
+    opened = rocketmq("5.5.0").open_store(store, goldens.config(name), start=True)
+    assert (unserved.messages, unserved.names) == (len(messages) - len(opened.messages), (queue,))
+    assert unserved.messages
+    assert f"; {unserved}" in verdict

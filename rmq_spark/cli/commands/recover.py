@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK
+from rmq_spark.cli.needed_settings import write_needed_settings
 from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
 from rmq_spark.cli.remarks import given_command, given_store, remark
@@ -133,6 +134,7 @@ def recover_(
         for root in roots
     ]
     tables = [plan.apply() if apply_ else plan.table() for plan in plans]
+    unserved = [] if apply_ else [str(each) for plan in plans if (each := plan.unserved())]
     names = [*(column.name for column in RECOVER_COLUMNS), _WHAT]
     batches = (_with_words(batch) for table in tables for batch in table.to_batches())
     show_batches(output, batches, names, _SHOWN)
@@ -147,7 +149,11 @@ def recover_(
         command = f"rmqlog verify {checked}" if apply_ else given_command("--apply")
     if not command and any((row["part"], row["action"]) == ("index", "left") for row in rows):
         command = given_command("--broker-conf", "FILE")
-    write_verdict(output, Verdict(_verdict(rows, is_done=apply_), command, is_bad="refused" in actions))
+    for root in roots if into is None or not apply_ else [into]:
+        write_needed_settings(output, root, commit_log_paths if root in roots else ())
+    write_verdict(
+        output, Verdict(_verdict(rows, unserved, is_done=apply_), command, is_bad="refused" in actions)
+    )
     return DAMAGE if "refused" in actions else OK
 
 
@@ -176,8 +182,8 @@ def in_words(action: str, part: str, entries: int | None) -> str:
     )
 
 
-def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
-    """What the table of a recovery comes to, in one sentence."""
+def _verdict(rows: Sequence[Mapping[str, Any]], unserved: Sequence[str], *, is_done: bool) -> str:
+    """What the table of a recovery comes to, in one sentence, and what a broker does not serve before."""
     messages = sum(row["entries"] or 0 for row in rows if row["action"] == "end")
     damaged = sum(row["entries"] for row in rows if row["action"] in ("keep", "salvage", "restore"))
     closed = sum(row["entries"] for row in rows if (row["part"], row["action"]) == ("commitlog", "left"))
@@ -189,6 +195,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
         whole += f", {_counted(lost, 'message')} lost"
     if damaged:
         whole += f", and {_counted(damaged, 'damaged place')} in the commitlog"
+    whole += "".join(f"; {each}" for each in unserved)
     cut = sum(row["entries"] for row in rows if row["action"] == "cut")
     if cut:
         whole += f"; {'cut' if is_done else 'to cut'}: {_counted(cut, 'entry')}"

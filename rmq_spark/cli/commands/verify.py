@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
+from rmq_spark.cli.needed_settings import write_needed_settings
 from rmq_spark.cli.options import store_argument
-from rmq_spark.cli.output import Output, Verdict, fitted, output_options, print_json, write_verdict
+from rmq_spark.cli.output import (
+    Output,
+    Verdict,
+    fitted,
+    output_options,
+    print_json,
+    write_line,
+    write_verdict,
+)
 from rmq_spark.cli.remarks import Progress, given_store, terminal_columns, wrapped
 from store_format.display.text import shown
 
@@ -50,7 +59,7 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
         start, size = _log_bytes(root, commit_log_paths)
         with Progress(f"verify {shown(root)}", size) as progress:
             found[root] = diagnose(root, commit_log_paths, on_offset=partial(_reach, progress, start))
-    _write(output, found)
+    _write(output, found, commit_log_paths)
     if any(diagnosis.of("damage") for diagnosis in found.values()):
         return DAMAGE
     return OK if all(diagnosis.is_checked for diagnosis in found.values()) else PARTIAL
@@ -76,7 +85,7 @@ def _log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
     return min((file.start for file in files), default=0), sum(file.size for file in files)
 
 
-def _write(output: Output, found: dict[str, Diagnosis]) -> None:
+def _write(output: Output, found: dict[str, Diagnosis], commit_log_paths: Sequence[str]) -> None:
     """Writes problems as rows. The sums are in the JSON document, else after the table, else on stderr."""
     from rmq_spark.cli.view_rows import show_batches
     from store_format.diagnose.problems import PROBLEM_COLUMNS
@@ -107,32 +116,52 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
                 print(_problem_text(output, problem.severity, str(problem)))
             fitted_to = None if output.wide else output.terminal_columns
             _print_sums(root, diagnosis, sys.stdout, fitted_to)
+            _write_given_up(output, root)
+            write_needed_settings(output, root, commit_log_paths)
             write_verdict(output, _verdict(root, diagnosis))
         return
     show_batches(output, [batch_of(columns, rows)], [column.name for column in columns])
     for root, diagnosis in found.items():
         _print_sums(root, diagnosis, sys.stderr, terminal_columns(sys.stderr))
+        _write_given_up(output, root)
+        write_needed_settings(output, root, commit_log_paths)
         write_verdict(output, _verdict(root, diagnosis))
+
+
+def _write_given_up(output: Output, root: str) -> None:
+    """Names the first messages that earlier recoveries gave up; `.rmqlog/given-up.json` has all."""
+    from store_format.bookkeeping.ledger import GivenUp
+    from store_format.display.text import first_names
+    from store_format.opened.store import Opened
+
+    places = (
+        f"{topic}-{queue_id} offset{'' if stop - first == 1 else 's'} {first}"
+        + (f" to {stop - 1}" if stop - first > 1 else "")
+        for topic, queue_id, first, stop in GivenUp.known(Opened(root)).messages
+    )
+    if named := first_names(places, 3):
+        write_line(output, "given up", named)
 
 
 def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     """The sentence about a store, and the command that a user types next."""
+    from store_format.diagnose import unheard
     from store_format.diagnose.problems import NextStep, verdict
     from store_format.files import paths
     from store_format.read.store_root import beside_cluster
 
     text, step = verdict(diagnosis)
+    is_salvage = step is NextStep.SALVAGE
     store = given_store(root)
     conf = " --broker-conf FILE" if diagnosis.lacks_settings else ""  # the broker's configuration
-    beside = paths.base_name(root) if paths.is_remote(root) else beside_cluster(root)
+    with unheard():  # of the stores beside this one, which nobody named
+        beside = beside_cluster(root) if is_salvage and not paths.is_remote(root) else paths.base_name(root)
     target = shlex.quote(shown(f"{beside}-recovered"))  # of a store on object storage, in this directory
     commands = {
         NextStep.RECOVER: f"rmqlog recover {store}{conf}",
         NextStep.SALVAGE: f"rmqlog recover {store} --into {target} --salvage{conf}",
     }
-    return Verdict(
-        text, commands.get(step, ""), is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage"))
-    )
+    return Verdict(text, commands.get(step, ""), is_bad=is_salvage or bool(diagnosis.of("damage")))
 
 
 def _problem_text(output: Output, severity: str, line: str) -> str:

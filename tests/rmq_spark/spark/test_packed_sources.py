@@ -21,7 +21,7 @@ def test_it_has_what_tasks_import_and_no_more() -> None:
     needed = {"rmq_spark", "rmq_spark.spark.data_source", "rmq_spark.stream.group_positions"}
     needed |= {"store_format.kernels.walk", "store_format.views.problems", "store_format.diagnose"}
     assert needed <= sources.keys()
-    unneeded = ("rmq_spark.cli", "rmq_spark.charts", "store_format.notebook")
+    unneeded = ("rmq_spark.cli", "rmq_spark.charts", "store_format.notebook", "store_format.commit.recover")
     assert [name for name in sources if name.startswith(unneeded)] == []
     assert sources["rmq_spark"][1]
     for name, (text, _) in sources.items():

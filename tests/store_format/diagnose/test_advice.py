@@ -334,6 +334,8 @@ _CUT = "A broker that starts on this store cuts these messages off"
 _CHECKPOINT = "Move the checkpoint out of the store; a broker makes a new one"
 _FILE = "Nothing can be written before this file is restored or moved out"
 _TOPICS = "Put topics.json back from a backup"
+_OLD_BAK = "rmqlog recover STORE --apply creates these topics again"
+_BREAK_TOPICS = 'replace config/topics.json.bak "Audit" "Gone"; cut config/topics.json 500'
 _FIRST_INDEX = "index/20261121065231934"
 _LOSE_TOPICS = "remove config/topics.json; remove config/topics.json.bak"
 _BAD_TOPICS = "create config/topics.json 1; create config/topics.json.bak 1"
@@ -353,6 +355,8 @@ CASES = {
     "no topics.json": Case(_QUEUES, f"{_LOSE_TOPICS}; remove consumequeue/Orders/2", recovered),
     "a lost topics.json": Case(_TOPICS, _LOSE_TOPICS, restored("config/topics.json")),
     "a lost topics.json, made again": Case(_TOPICS, _LOSE_TOPICS, recovered),
+    "a broken topics.json with an old .bak": Case(_OLD_BAK, _BREAK_TOPICS, restored("config/topics.json")),
+    "a broken topics.json with an old .bak, recovered": Case(_OLD_BAK, _BREAK_TOPICS, recovered),
     "a blank queue file": Case("Delete the blank file", blank_file, without_blank_file),
     "a lost queue": Case(_LOST, "remove consumequeue/Orders/2", written_to("Orders")),
     "a lost topic": Case(_LOST, "remove consumequeue/Audit", written_to("Audit", 1)),
