@@ -245,3 +245,21 @@ def test_what_the_readme_tells_to_type_first_runs_there(
     printed = [_run("bash", "-c", line, directory=clean) for line in lines]
     assert "32,560 messages of three days" in printed[0]
     assert re.search(r"^CG_report +Orders +19,750 ", printed[-1], re.MULTILINE)
+
+
+@pytest.mark.whole  # downloads the wheels
+def test_it_is_installed_without_a_network(tmp_path: Path) -> None:
+    """The commands of docs/deploy.md: the second and third need what the first one has downloaded."""
+    page = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    section = page.partition("## Install without a network")[2].partition("\n## ")[0]
+    build, install, doctor = [
+        line for block in re.findall(r"```text\n(.*?)```", section, re.DOTALL) for line in block.splitlines()
+    ]
+    for name in ("machine", "node"):
+        _run(sys.executable, "-m", "venv", str(tmp_path / name))
+    build = build.replace("wheel . ", f"wheel {ROOT} ").replace("wheels", str(tmp_path / "wheels"))
+    _run("bash", "-c", build, directory=tmp_path / "machine")
+    assert f"The directory has {len(list((tmp_path / 'wheels').iterdir()))} wheels" in section
+    _run("bash", "-c", install.replace("wheels", str(tmp_path / "wheels")), directory=tmp_path / "node")
+    said = _run("bash", "-c", doctor, directory=tmp_path / "node")  # Spark that is absent is no failure
+    assert re.search("^absent +pyspark +not installed", said, re.MULTILINE)
