@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from store_format.errors import OptionError
-from store_format.message.columns import DEFAULT_COLUMNS, decode_options_of
-from store_format.names import TRACE_PREFIXES, did_you_mean, is_system_topic
+from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, decode_options_of
+from store_format.names import KEYS, TAGS, TRACE_PREFIXES, UNIQ_KEY, did_you_mean, is_system_topic
 from store_format.read.choice import MessageChoice
 from store_format.search.look_up import Found, How, Searched, look_up
 from store_format.views.trace import NAMED_AS_KEY, TRACE_COLUMNS
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from store_format.message.columns import PropertyFilter
     from store_format.read.store import Store
 
+_log = logging.getLogger("rmq_spark")
+_PROPERTIES = {"tags": TAGS, "keys": KEYS, "msgId": UNIQ_KEY}
 _ORDER = ("physicalOffset", "queueOffset")  # messages of an inner batch have one physical offset
 _ARGUMENTS = (
     "key", "message_id", "topic", "tags", "since", "until", "where", "body", "columns",
@@ -72,6 +75,26 @@ def refuse_words(tags: object, key: object) -> None:
     keys = keys_of(key)
     if key is not None and not isinstance(key, str):
         raise OptionError(f"key: messages takes one key, found {keys!r}; find(key=[…]) takes several")
+
+
+def refuse_topic_and_columns(topic: object, columns: object) -> None:
+    """Raises OptionError for a topic that is no text, and for columns that are no list."""
+    if not (topic is None or isinstance(topic, str)):
+        raise OptionError(f"topic: expected a topic or a pattern such as 'Order*', found {topic!r}")
+    if isinstance(columns, str):
+        example = f"columns=[{columns!r}]"
+        raise OptionError(f"columns: expected a list of columns, found {columns!r}; write {example}")
+
+
+def warn_of_columns(names: Iterable[str]) -> None:
+    """Warns of names in a condition that are columns: a condition names properties of messages."""
+    for name in names:
+        if name in COLUMNS:
+            _log.warning(
+                "where: %s is a column, and a condition names properties of messages%s",
+                name,
+                f": write {_PROPERTIES[name]}" if name in _PROPERTIES else "",
+            )
 
 
 def refuse_unknown_topic(topic: str, known: Collection[str]) -> None:

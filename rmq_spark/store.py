@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from store_format.message.encode import MessageColumns
     from store_format.search.look_up import Found
 
-Time: TypeAlias = "str | int | datetime"  # ISO 8601 (UTC without a zone), `-2h`, ms since 1970
+Time: TypeAlias = "str | int | date"  # ISO 8601 (UTC without a zone), `-2h`, ms since 1970
 
 _CARD_ROWS = 20
 
@@ -126,6 +126,10 @@ def messages_in(
     key: str | None = None,
 ) -> Messages:
     """See `LogStore.messages`."""
+    if isinstance(columns, str) or not (topic is None or isinstance(topic, str)):
+        from rmq_spark.python_search import refuse_topic_and_columns
+
+        refuse_topic_and_columns(topic, columns)
     unknown = next((name for name in columns if name not in COLUMNS), None)
     if unknown is not None:
         hint = did_you_mean(unknown, COLUMNS, "columns", listed_max=len(COLUMNS))
@@ -154,8 +158,11 @@ def _condition(where: str | None) -> Sql92Filter | None:
     if where is None:
         return None
     from rmq_spark.consume.sql92 import parse_condition
+    from rmq_spark.python_search import warn_of_columns
 
-    return parse_condition(where, "where")
+    condition = parse_condition(where, "where")
+    warn_of_columns(condition.names)
+    return condition
 
 
 def _times_ms(since: Time | None, until: Time | None) -> tuple[int | None, int | None]:
@@ -166,8 +173,12 @@ def _times_ms(since: Time | None, until: Time | None) -> tuple[int | None, int |
 def _time_ms(name: str, value: Time | None, now_ms: int) -> int | None:
     if value is None or isinstance(value, int):
         return value
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
     if isinstance(value, datetime):
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
+    if not isinstance(value, str):
+        raise OptionError(f"{name}: expected a text, ms since 1970, a date or a datetime, found {value!r}")
     return timestamp_ms(Given(name, value, now_ms))
 
 
@@ -199,9 +210,9 @@ class _WithMessages:
 
         Without a topic, all topics except RocketMQ's own are read. In a cluster, the stores follow one
         another. `since` (inclusive) and `until` (exclusive) are store times: ISO 8601, `-2h` before now, ms
-        since 1970 or a datetime, in UTC if no zone is given. `where` is a condition on message properties in
-        RocketMQ's SQL92. `tags` keeps messages with any of these tags. `key` keeps messages with this word in
-        KEYS or this UNIQ_KEY.
+        since 1970, a date or a datetime, in UTC if no zone is given. `where` is a condition on message
+        properties in RocketMQ's SQL92. `tags` keeps messages with any of these tags. `key` keeps messages
+        with this word in KEYS or this UNIQ_KEY.
 
         Raises OptionError for an unknown topic or column, and for an invalid time or condition.
 

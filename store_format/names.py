@@ -356,6 +356,11 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
+def advice_of(meant: str) -> str:
+    """The advice at the end of an error about a name, when the right one is known: for a terminal already."""
+    return f"did you mean {meant}?"
+
+
 def did_you_mean(
     name: str, candidates: Iterable[str], kind: str = "", *, listed_max: int = _LISTED_MAX
 ) -> str:
@@ -372,7 +377,7 @@ def did_you_mean(
     known = list(candidates)
     meant = nearest(name, known)
     if meant is not None:
-        return f"did you mean {shown(meant)}?"
+        return advice_of(shown(meant))
     if not kind:
         return ""
     return f"there are no {kind}" if not known else f"the {kind} are {first_names(known, listed_max)}"

@@ -20,6 +20,7 @@ from rmq_spark.store import LogCluster, messages_in
 from store_format.display.text import shown
 from store_format.display.units import duration_text
 from store_format.errors import OptionError
+from store_format.names import did_you_mean
 from store_format.read.store import Queue, Store
 from store_format.views.lag import LAG_COLUMNS
 from store_format.views.registry import view_table
@@ -460,6 +461,9 @@ def lag_rows(
 ) -> pa.Table:
     """The rows of the view `lag` of a store or a cluster, or of such a table: of one topic and one group."""
     table = source if isinstance(source, pa.Table) else _view_of(source, "lag", now_ms)
+    groups = table["group"].unique().to_pylist()
+    if group is not None and group not in groups:
+        raise OptionError(f"no group is named {group!r}; {did_you_mean(group, groups, 'groups')}")
     for name, wanted in (("topic", topic), ("group", group)):
         if wanted is not None:
             table = table.filter(pc.equal(table[name], wanted))

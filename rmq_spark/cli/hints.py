@@ -20,7 +20,7 @@ from rmq_spark.cli.repeated import choice_of_topics, globs_of
 from store_format.display.text import cut, first_names, shown
 from store_format.errors import StoreError
 from store_format.files.paths import is_remote
-from store_format.names import KEYS, TAGS, UNIQ_KEY, is_light_queue, nearest
+from store_format.names import KEYS, TAGS, UNIQ_KEY, advice_of, is_light_queue, nearest
 from store_format.read.choice import MessageChoice
 from store_format.read.tolerance import Tolerance
 
@@ -161,7 +161,7 @@ def _key_hint(words: Iterable[str], looked: _SeenNames) -> str:
         part = word.strip("*").casefold()
         same = [key for key in looked.keys if key.casefold() == part and key != word]
         if same and "*" not in word:
-            return f"; keys are case-sensitive, did you mean {_short(min(same))}?"
+            return f"; keys are case-sensitive, {advice_of(_short(min(same)))}"
         near = sorted(key for key in looked.keys if part and key.casefold().startswith(part))
         verb = "begin"
         if not near and len(part) >= _PART_MIN:
@@ -195,7 +195,7 @@ def _tag_hint(tags: Collection[str], looked: _SeenNames) -> str:
         if len(parts) > 1 and set(parts) <= looked.tags:
             return f"; several tags are --tag {shlex.quote(' || '.join(parts))}"
         if tag.lower() in by_lower:
-            return f"; tags are case-sensitive, did you mean {_short(by_lower[tag.lower()])}?"
+            return f"; tags are case-sensitive, {advice_of(_short(by_lower[tag.lower()]))}"
     return f"; the tags{looked.of_newest} are {first_names(sorted(looked.tags), _TAGS_NAMED)}"
 
 
@@ -212,11 +212,7 @@ def _property_hint(names: Iterable[str], looked: _SeenNames) -> str:
         meant = (
             by_lower.get(name.lower()) or _PROPERTIES.get(name.lower()) or nearest(name, looked.properties)
         )
-        hint = (
-            f"did you mean {_short(meant)}?"
-            if meant
-            else f"they have {first_names(sorted(looked.properties))}"
-        )
+        hint = advice_of(_short(meant)) if meant else f"they have {first_names(sorted(looked.properties))}"
         if looked.is_all:
             return f"; no message has a property {_short(name)}, {hint}"
         return f"; none{looked.of_newest} has a property {_short(name)}, {hint}"

@@ -257,11 +257,11 @@ def _near_command(word: str) -> str:
     """
     from difflib import SequenceMatcher
 
-    from store_format.names import nearest
+    from store_format.names import advice_of, nearest
 
     near = nearest(word, COMMANDS)
     if near is not None and SequenceMatcher(None, near, word.lower()).ratio() >= _NEAR_COMMAND_MIN:
-        return f"did you mean {near}?"
+        return advice_of(near)
     from store_format.views.registry import VIEWS
 
     plain = word.lower().replace("-", "").replace("_", "")

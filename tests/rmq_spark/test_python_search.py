@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date, timedelta
 
 import pytest
 
 import rmq_spark
+from rmq_spark import charts
 from rmq_spark.store import LogCluster, LogStore
 from store_format import MessageStore
 from store_format.errors import OptionError
@@ -75,12 +77,42 @@ def test_the_lives_of_the_messages_with_a_key(store: LogStore) -> None:
         (lambda store: store.find(topic="jobs"), "no topic is named 'jobs'; did you mean Jobs?"),
         (lambda store: store.find(bodi="x"), "find: unknown argument 'bodi'; did you mean body?"),
         (lambda store: store.find(body=b"x"), "body: expected a text, found b'x'"),
+        (
+            lambda store: store.messages(["Jobs"]),
+            "expected a topic or a pattern such as 'Order*', found ['Jobs']",
+        ),
+        (lambda store: store.messages("Jobs", columns="body"), "write columns=['body']"),
+        (lambda store: store.messages("Jobs", since=1.5), "since: expected a text, ms since 1970, a date"),
+        (
+            lambda store: charts.lag(store, group="CG_fial"),
+            "'CG_fial'; did you mean CG_fail?",
+        ),
     ],
 )
 def test_an_argument_that_is_wrong(store: LogStore, ask: Callable[[LogStore], object], said: str) -> None:
     with pytest.raises(OptionError) as raised:
         ask(store)
     assert said in str(raised.value)
+
+
+def test_a_condition_that_names_a_column_is_a_warning(
+    store: LogStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert store.messages("Jobs", where="tags = 'TagA'").to_table().num_rows == 0
+    said = "where: tags is a column, and a condition names properties of messages: write TAGS"
+    assert caplog.messages == [said]
+    assert store.messages("Jobs", where="TAGS = 'TagA'").to_table().num_rows > 0
+    assert len(caplog.messages) == 1
+
+
+def test_a_date_is_its_first_moment_in_utc(store: LogStore) -> None:
+    day = date(2026, 11, 21)
+    counts = [
+        store.messages("Jobs", since=since, until=until).to_table().num_rows
+        for since, until in ((day, day + timedelta(days=1)), ("2026-11-21", "2026-11-22"), (None, day))
+    ]
+    assert counts[0] == counts[1] > 0
+    assert counts[2] == 0
 
 
 def test_a_topic_of_one_store_of_a_cluster(golden: Golden) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shlex
 import shutil
 import tempfile
@@ -500,11 +501,11 @@ def _after(what: str, root: Path, truth: Truth, report: str = "") -> list[Answer
     lacks an entry. `report` is the table of the recovery, which says where messages were given up.
     """
     after = truth.copy()
-    if " restore " in report:
+    if " restores the numbers of " in report:
         restore(root, after)
-    if " salvage " in report:
+    if re.search(r"\bfills ([\d,]+ )?damaged place", report):
         after.give_up()
-    look(root, after, is_cut=" cut " in report)
+    look(root, after, is_cut=re.search(r"\bremoves ([\d,]+ )?entr(y|ies) behind the end", report) is not None)
     after.is_crashed = False
     return [
         replace(answer, asker=f"{answer.asker} after {what}")

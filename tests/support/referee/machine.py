@@ -591,7 +591,7 @@ class Machine:
             now_s = world.now_ms // 1000
             for number, path in enumerate(world.log_files()):
                 os.utime(path, (0, 0) if number < count else (now_s, now_s))
-            words = ("--file-reserved-time", "1", "--now", f"{now_s + 60}", "--apply")
+            words = ("--file-reserved-time", "1", "--now", f"{(now_s + 60) * 1000}", "--apply")
             run = rmqlog(world.root, "clean", world.root, *words)
             self.expect([f"clean ends with {run.code}: {run.err}"] if run.code else [])
             world.forget_expired()
