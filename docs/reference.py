@@ -82,7 +82,7 @@ def column_table(say: Say = str) -> str:
         (f"`{column.name}`", f"`{column.ddl}`", say("yes") if column.default else "", say(column.about))
         for column in COLUMN_TABLE
     ]
-    return _table(("column", "type", "default", "meaning"), rows, say)
+    return _table(("column", "type", "by default", "meaning"), rows, say)
 
 
 def view_tables(say: Say = str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,9 @@ def tags_of(tags: object) -> frozenset[str] | None:
         return None
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         example = (
-            [part.strip() for part in tags.split("||")] if isinstance(tags, str) else ["paid", "shipped"]
+            [part.strip() for part in re.split(r"\|\||,", tags)]
+            if isinstance(tags, str)
+            else ["paid", "shipped"]
         )
         raise OptionError(f"tags: expected a list of tags, found {tags!r}; write tags={example}")
     return frozenset(tags)

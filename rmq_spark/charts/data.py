@@ -461,11 +461,12 @@ def lag_rows(
 ) -> pa.Table:
     """The rows of the view `lag` of a store or a cluster, or of such a table: of one topic and one group."""
     table = source if isinstance(source, pa.Table) else _view_of(source, "lag", now_ms)
-    groups = table["group"].unique().to_pylist()
-    if group is not None and group not in groups:
-        raise OptionError(f"no group is named {group!r}; {did_you_mean(group, groups, 'groups')}")
     for name, wanted in (("topic", topic), ("group", group)):
         if wanted is not None:
+            known = table[name].unique().to_pylist()
+            if wanted not in known:
+                advice = did_you_mean(str(wanted), known, f"{name}s")
+                raise OptionError(f"no {name} with lag is named {wanted!r}; {advice}")
             table = table.filter(pc.equal(table[name], wanted))
     return table
 

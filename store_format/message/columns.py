@@ -86,6 +86,8 @@ class DecodeOptions:
 
 def decode_options_of(columns: Sequence[str], verify_crc: bool) -> DecodeOptions:
     """The options for these columns. Raises OptionError for a name that is no column."""
+    if isinstance(columns, str):
+        raise OptionError(f"columns: expected a list of columns, found {columns!r}")
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise OptionError(f"unknown column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")

@@ -129,3 +129,17 @@ def test_another_address_than_loopback_is_said(golden: Golden) -> None:
         )  # fmt: skip
         assert again.returncode == 5
         assert "Address already in use" in again.stderr
+
+
+@pytest.mark.parametrize("harmed", ["damaged", "empty", "gone"])
+def test_a_check_without_an_offset_is_unknown(rmqlog: Runner, copy_of: Golden, harmed: str) -> None:
+    root = copy_of("retry-dlq-5.5.0")
+    for path in (root / "config").glob("consumerOffset.json*"):
+        if harmed == "gone" or path.suffix == ".bak":
+            path.unlink()
+        else:
+            path.write_text("" if harmed == "empty" else "{nothing")
+    for more in ((), ("--group", "CG_fail")):
+        done = rmqlog("check", root, "--max-lag", "1", *more)
+        assert done.code == 3
+        assert done.out.startswith("RMQLOG UNKNOWN - ")

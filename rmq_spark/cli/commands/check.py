@@ -118,6 +118,8 @@ def check_(
     result, keep = CheckResult(limits), keep_where(group=group, topic=filters.glob, all_groups=all_groups)
     for store in stores:
         _add_store(result, store, StoreNumbers(store, broker_conf).groups(now_ms)[1], keep)
+    if not result.group_count:
+        result.add_unknown("no group has an offset that can be read")
     click.echo(result.line())
     return int(result.state)
 
