@@ -60,7 +60,7 @@ def test_a_text_without_a_translation_is_english_and_counted(
     page.write_text("<!-- options --><!-- /options --><!-- columns --><!-- /columns -->", encoding="utf-8")
     reference.main([str(page)])
     lines = page.read_text(encoding="utf-8").splitlines()
-    assert "| column | type | default | 说明 |" in lines
+    assert "| column | type | by default | 说明 |" in lines
     heading, *missing = capsys.readouterr().out.splitlines()
     assert missing == [text for text in reference.texts_of(str(page)) if text != "meaning"]
     assert heading == f"{page}: texts without a translation, shown in English: {len(missing)}"
