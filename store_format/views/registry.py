@@ -75,7 +75,7 @@ def view_batches(
 ) -> Iterator[pa.RecordBatch]:
     """A view in batches: memory is bounded by one batch and the list of the queues. See `view_table`."""
     view = view_named(name)
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now: object = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if not isinstance(now, int) or now < 0:
         raise OptionError(f"now_ms: expected ms since 1970, found {now_ms!r}")
     with all_answered():
