@@ -395,7 +395,8 @@ class StoredTopics:
         """A function of a topic: its messages before this physical offset belong to a deleted topic.
 
         0 if none do, and without topics.json. OFFSET_MAX if topics.json does not have the topic, and no
-        directory of it is left, unless a commit created the topic and topics.json is older (`kept`).
+        directory of it is left, unless a commit created the topic and topics.json is older (`kept`). If only
+        the `.bak` can be read, 0: topics that were created since are not in it either.
         While a commit is not complete that creates a topic, the earlier messages of the topic belong to a
         deleted one.
         """
@@ -421,7 +422,7 @@ class StoredTopics:
         def end(topic: str) -> int:
             if topic in created:
                 return created[topic]
-            if topic in topics or is_light_queue(topic) or self.is_of_system(topic):
+            if topic in topics or topics.is_backup or is_light_queue(topic) or self.is_of_system(topic):
                 return 0
             return 0 if self.has_directory(topic) or topic in self.kept() else OFFSET_MAX
 

@@ -238,10 +238,13 @@ def test_retries_and_dead_letters_are_those_of_a_known_group(root: Path) -> None
     } == {OFFSET_MAX}
 
 
-@pytest.mark.parametrize("why", ["no file", "no topic", "damaged", "RocksDB"])
+@pytest.mark.parametrize("why", ["no file", "no topic", "damaged", "a .bak", "RocksDB"])
 def test_without_the_topics_nothing_is_known_to_be_deleted(root: Path, why: str) -> None:
     path = root / "config/topics.json"
-    if why == "RocksDB":
+    if why == "a .bak":  # it lacks also the topics that were created since
+        path.with_name("topics.json.bak").write_bytes(path.read_bytes())
+        path.write_text("{")
+    elif why == "RocksDB":
         (root / "config/topics").mkdir()
         (root / "config/topics/CURRENT").touch()
     elif why == "no file":
