@@ -69,8 +69,8 @@ def test_a_reset_by_time_and_a_copy_are_written(rmqlog: Runner, store: Path) -> 
     assert instant.endswith(f" ({times[40]})")
     assert plan.code == 0
     assert written.endswith("; 4 offsets of CG_some written")
-    names = "queueId,committedOffset,lastConsumedTimestamp,nextTimestamp"
-    assert check == f"rmqlog: to check them: rmqlog lag {store} -l -g CG_some --columns {names}"
+    names = "topic,queueId,committedOffset,lastConsumedTimestamp,nextTimestamp"
+    assert check == f"rmqlog: to check them: rmqlog lag {store} -l -g CG_some -t Orders --columns {names}"
     assert rmqlog(*check.partition(": rmqlog ")[2].split()).code == 0
     targets = {row["queueId"]: row["targetOffset"] for row in map(json.loads, plan.out.splitlines())}
     assert targets[1] == times.index(times[40])

@@ -226,9 +226,16 @@ def offsets_(
         return OK
     plan.apply()
     remark(f"{_effect(plan)}{len(plan.targets)} offsets of {shown(group)} written")
-    columns = "queueId,committedOffset,lastConsumedTimestamp,nextTimestamp"
-    remark(f"to check them: rmqlog lag {given_store()} -l -g {shlex.quote(shown(group))} --columns {columns}")
+    remark(f"to check them: {_check_command(group, filters.glob)}")
     return OK
+
+
+def _check_command(group: str, topic: str | None) -> str:
+    """The command that shows where the moved group stands, with the times in the zone that was given."""
+    given = {"-g": group, "-t": topic, "--tz": click.get_current_context().params.get("tz")}
+    options = " ".join(f"{name} {shlex.quote(shown(value))}" for name, value in given.items() if value)
+    columns = "topic,queueId,committedOffset,lastConsumedTimestamp,nextTimestamp"
+    return f"rmqlog lag {given_store()} -l {options} --columns {columns}"
 
 
 def _effect(plan: OffsetPlan) -> str:
