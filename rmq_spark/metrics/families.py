@@ -118,7 +118,8 @@ FAMILIES = (
     ),
     Family(
         "rmqlog_oldest_unread_message_age_seconds", NODE,
-        "Age of the oldest message that a group of an application has not consumed; 0 without one.",
+        "Age of the oldest message that a group of an application has not consumed; 0 if all are consumed, "
+        "and without a series if no such group has a known lag.",
         "view lagByTopic, lagMs",
     ),
     Family(

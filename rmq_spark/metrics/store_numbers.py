@@ -143,8 +143,9 @@ class _NodeSamples:
         """Adds the groups; of more than `most` pairs those that are furthest behind. Returns how many it
         leaves out.
         """
-        unread = [each.lag_ms or 0 for each in groups if not is_system_group(each.row["group"])]
-        self.add("rmqlog_oldest_unread_message_age_seconds", max(unread, default=0) / _MS)
+        known = (each for each in groups if each.row["lagMessages"] is not None)
+        unread = [each.lag_ms or 0 for each in known if not is_system_group(each.row["group"])]
+        self.add("rmqlog_oldest_unread_message_age_seconds", max(unread) / _MS if unread else None)
         shown = sorted(groups, key=_furthest_behind)[:most] if len(groups) > most else groups
         added = {_consumer_labels(each): each for each in shown}  # two shortened names may be equal
         for labels, each in added.items():

@@ -83,6 +83,19 @@ def test_the_numbers_are_those_of_the_views(golden: Golden, unchanged: Unchanged
     assert "rmqlog_problems" not in found
 
 
+@pytest.mark.parametrize("text", ["{nothing", "", None])
+def test_an_age_that_nothing_shows_is_left_out(copy_of: Golden, text: str | None) -> None:
+    root = copy_of("retry-dlq-5.5.0")
+    assert "rmqlog_oldest_unread_message_age_seconds" in of_path(root)
+    for path in (root / "config").glob("consumerOffset.json*"):
+        path.unlink()
+    if text is not None:
+        (root / "config/consumerOffset.json").write_text(text)
+    found = of_path(root)
+    assert "rmqlog_store_state" in found
+    assert "rmqlog_oldest_unread_message_age_seconds" not in found
+
+
 def test_what_a_broker_counts_and_what_verify_finds(golden: Golden, copy_of: Golden) -> None:
     assert sum(of_path(golden("retry-dlq-5.5.0"))["rmqlog_consumer_dead_letters"].values()) == sum(
         row["topic"].startswith("%DLQ%") for row in goldens.expected_rows("retry-dlq-5.5.0")
