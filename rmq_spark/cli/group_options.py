@@ -17,6 +17,7 @@ from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
     from store_format import MessageStore
+    from store_format.errors import StoreError
 
 
 def group_options(command: Command) -> Command:
@@ -39,9 +40,9 @@ def group_options(command: Command) -> Command:
 
 
 def what_is_unknown(stores: list[MessageStore]) -> int:
-    """The exit code: PARTIAL, with a remark on stderr, if a store keeps offsets in RocksDB."""
-    from store_format.errors import UnsupportedFormatError
-    from store_format.metadata.group_offsets import groups_without_file, refuse_foreign_offsets
+    """The exit code: PARTIAL, with a remark on stderr, if the offsets of a store's groups are unknown."""
+    from store_format.errors import StoreError
+    from store_format.metadata.group_offsets import groups_without_file, refuse_unknown_offsets
 
     code = OK
     for store in stores:
@@ -52,11 +53,16 @@ def what_is_unknown(stores: list[MessageStore]) -> int:
                 "broker with enableLmq has written lmqConsumerOffset.json later, and reads only that file"
             )
         try:
-            refuse_foreign_offsets(store.opened)
-        except UnsupportedFormatError as error:
-            remark(f"unknown: {str(error).partition(';')[0]}")
+            refuse_unknown_offsets(store.opened)
+        except StoreError as error:
+            remark(unknown_lag(error))
             code = PARTIAL
     return code
+
+
+def unknown_lag(error: StoreError) -> str:
+    """The sentence about an error of `refuse_unknown_offsets`, without its advice to writers."""
+    return f"the lag of all groups is unknown: {str(error).partition(';')[0]}"
 
 
 def refuse_unknown_group(stores: list[MessageStore], group: str | None, others: Collection[str] = ()) -> None:
@@ -69,9 +75,11 @@ def refuse_unknown_group(stores: list[MessageStore], group: str | None, others: 
 
 
 def no_rows_of_groups(stores: list[MessageStore], group: str | None) -> int:
-    """Says why there is no row about groups, and returns the exit code. Raises as `refuse_unknown_group`."""
-    refuse_unknown_group(stores, group)
+    """Says why there is no row about groups, and returns the exit code. Raises as `refuse_unknown_group`,
+    unless offsets are unknown.
+    """
     code = what_is_unknown(stores)
     if code != OK:
         return code
+    refuse_unknown_group(stores, group)
     return nothing("no row about a consumer group matches; --all includes RocketMQ's own groups")

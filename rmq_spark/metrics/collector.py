@@ -11,6 +11,7 @@ from rmq_spark.metrics.store_numbers import Samples, StoreNumbers
 from store_format import MessageStore
 from store_format.errors import StoreError
 from store_format.files.read import all_answered, one_look
+from store_format.metadata.group_offsets import refuse_unknown_offsets
 from store_format.read.store_root import refuse_equal_names, store_roots
 
 _NS_OF_MS = 1_000_000
@@ -32,11 +33,14 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One page, how many stores were read for it, and the errors of those that were not."""
+    """One page, how many stores were read for it, the errors of those that were not, and why the offsets of
+    the groups of others are unknown.
+    """
 
     page: bytes
     read_count: int
     errors: list[Exception]
+    unknown: list[StoreError]
 
 
 @dataclass(slots=True)
@@ -55,13 +59,15 @@ class Collector:
         """Looks at all stores once. An error of a store is in the result, and does not raise."""
         samples: Samples = {}
         errors: list[Exception] = []
+        unknown: list[StoreError] = []
         names: list[tuple[str, str]] = []
         with one_look():
             roots = self._roots(samples, errors)
             self._looks = {root: look for root, look in self._looks.items() if root in roots}
             for root in roots:
                 self._add_store(root, samples, errors, names)
-        return Scrape(self._page.write(samples), len(names), errors)
+                unknown += self._unknown(root)
+        return Scrape(self._page.write(samples), len(names), errors, unknown)
 
     def _roots(self, samples: Samples, errors: list[Exception]) -> list[str]:
         scope = self.scope
@@ -97,6 +103,15 @@ class Collector:
             samples.setdefault(name, []).extend(each)
         self._add(samples, "success", root, 1)
         self._add(samples, "duration_seconds", root, time.perf_counter() - begun)
+
+    def _unknown(self, root: str) -> list[StoreError]:
+        """Why a store that was read has no series of its groups."""
+        if root in self._looks and not self.scope.verify:
+            try:
+                refuse_unknown_offsets(self._looks[root].store.opened)
+            except StoreError as error:
+                return [error]
+        return []
 
     def _look_of(self, root: str) -> StoreNumbers:
         scope = self.scope

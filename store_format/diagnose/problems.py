@@ -64,6 +64,11 @@ ODD_SIZE_ADVICE = (
     "A broker whose mappedFileSizeCommitLog is another length refuses to start. If the file was cut off, "
     "restore it"
 )
+NO_OFFSETS_ADVICE = (
+    "The lag of all groups is unknown, and consumers begin where their consumeFromWhere says. Restore the "
+    "file from a backup, or set the offsets before the broker starts: rmqlog offsets STORE GROUP --topic "
+    "TOPIC --to-time TIME"
+)
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
@@ -76,6 +81,7 @@ _BY_HAND = (
     CLAIM_ADVICE,
     EXTENSION_ADVICE,
     FAR_ADVICE,
+    NO_OFFSETS_ADVICE,
     ODD_SIZE_ADVICE,
     "A broker refuses to start on this store",
     "After a crash a broker rescans the log",

@@ -7,19 +7,21 @@ reader works without these files; a broker may not.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from store_format.bookkeeping.journal import Abort, Journal, StoreState
 from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
-from store_format.diagnose.problems import REFUSES, Findings, LogSummary
+from store_format.diagnose.problems import NO_OFFSETS_ADVICE, REFUSES, Findings, LogSummary
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import StoreLock
 from store_format.files.read import files_at
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata import read as config_json
+from store_format.metadata.group_offsets import lacks_offsets, refuse_foreign_offsets
 from store_format.metadata.read import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey
@@ -249,6 +251,11 @@ def check_config(findings: Findings, opened: Opened) -> None:
             what = "none" if found[path] is None else "an empty file"
             advice = f"{name}.bak is used instead, as by a broker (ConfigManager.load)"
             findings.add("warning", path, 0, "a configuration file", what, advice, kind="bak")
+    with suppress(StoreError):  # is reported above, or is no problem of the store
+        refuse_foreign_offsets(opened)
+        if lacks_offsets(opened):
+            path = config_json.config_path(opened, "consumerOffset.json")
+            findings.add("warning", path, 0, "the committed offsets of groups", "none", NO_OFFSETS_ADVICE)
 
 
 def check_topics(

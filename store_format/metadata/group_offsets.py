@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
+from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files.lock import CheckedLock
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
@@ -50,6 +50,7 @@ from store_format.names import (
     RetryOwner,
     is_light_queue,
     is_retry_topic,
+    is_system_group,
     normal_topic,
     retry_owner,
 )
@@ -98,6 +99,32 @@ def refuse_foreign_offsets(opened: Opened) -> None:
             raise UnsupportedFormatError(
                 f"{opened} keeps consumer offsets in RocksDB ({setting}); set offsetStore to local or none"
             )
+
+
+def refuse_unknown_offsets(opened: Opened) -> None:
+    """Raises the error that says why the committed offsets of all groups of a store are unknown.
+
+    UnsupportedFormatError: they are in RocksDB. CorruptStoreError: the broker's file cannot be decoded, and
+    has no `.bak`. StoreNotFoundError: the file was lost, see `lacks_offsets`.
+    """
+    refuse_foreign_offsets(opened)
+    if lacks_offsets(opened):
+        raise StoreNotFoundError(
+            f"{config_path(opened, _PLAIN)}: expected the committed offsets of the groups of {_GROUP_FILE}, "
+            "found no file"
+        )
+
+
+def lacks_offsets(opened: Opened) -> bool:
+    """Whether the broker's file of consumer offsets was lost: there is none, or an empty one, but there are
+    groups of applications.
+
+    A broker writes the file every five seconds (flushConsumerOffsetInterval), also without any offset.
+    Raises CorruptStoreError if the file cannot be decoded, and has no `.bak`.
+    """
+    _, found = read_broker_offsets(opened, is_needed=True)
+    groups = read_subscription_groups(opened) if found is None else None
+    return groups is not None and not all(map(is_system_group, groups))
 
 
 def read_broker_offsets(opened: Opened, *, is_needed: bool = False) -> tuple[str, ConsumerOffsets | None]:

@@ -69,6 +69,19 @@ def test_a_store_that_fails_is_in_the_file(rmqlog: Runner, golden: Golden, tmp_p
     assert LAG.findall(done.out) == ["1137.0"]
 
 
+def test_unknown_offsets_are_said(rmqlog: Runner, copy_of: Golden) -> None:
+    """The page has the numbers of the store; cron sees that those of groups are missing."""
+    store = copy_of(STORE)
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (store / "config" / name).write_bytes(bytes(100))
+    done = rmqlog("metrics", store)
+    assert done.code == 4
+    file = store / "config" / "consumerOffset.json"
+    assert f"rmqlog: the lag of all groups is unknown: {file} at byte 100: expected JSON" in done.err
+    assert f'rmqlog_scrape_success{{store="{store}"}} 1.0\n' in done.out
+    assert not LAG.search(done.out)
+
+
 def test_what_is_refused(rmqlog: Runner, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     store = golden(STORE)
     assert "use only one" in rmqlog.fails(2, "metrics", store, "--textfile", "a", "--listen", ":0")

@@ -128,10 +128,10 @@ def _add_store(
     result: CheckResult, store: MessageStore, groups: list[GroupLag], keep: KeepWhere | None
 ) -> None:
     """Adds the numbers of a store's groups, and what is not known of the store."""
-    from store_format.metadata.group_offsets import refuse_foreign_offsets
+    from store_format.metadata.group_offsets import refuse_unknown_offsets
 
     try:
-        refuse_foreign_offsets(store.opened)
+        refuse_unknown_offsets(store.opened)
     except StoreError as error:
         result.add_unknown(str(error).partition(";")[0])
     result.add(each for each in groups if keep is None or keep.keeps(each.row))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL
+from rmq_spark.cli.group_options import unknown_lag
 from rmq_spark.cli.options import broker_conf_option, store_path_argument
 from rmq_spark.cli.output_file import replace_whole
 from rmq_spark.cli.remarks import remark
@@ -101,7 +102,9 @@ def _end(scrape: Scrape) -> int:
             remark(str(error))
     if last is not None:
         raise last
-    return PARTIAL if scrape.errors else OK
+    for unknown in map(unknown_lag, scrape.unknown):
+        remark(unknown)
+    return PARTIAL if scrape.errors or scrape.unknown else OK
 
 
 # ---- the server --------------------------------------------------------------------------------------------
@@ -121,6 +124,7 @@ class _Pages:
     def page(self) -> bytes:
         scrape = self.collector.scrape()
         errors = [str(error) or type(error).__name__ for error in scrape.errors]
+        errors += map(unknown_lag, scrape.unknown)
         if errors != self._said:
             for error in errors:
                 remark(error)

@@ -119,9 +119,9 @@ def retention_(
     found = [forecast(store, _conf(store, broker_conf, hours, delete_when), now_ms, zone) for store in stores]
     keep = keep_where(group=group, topic=filters.glob, all_groups=all_groups) or KeepWhere(())
     losses = [_losses(each, keep) for each in found]
-    if not any(batch.num_rows for batch in losses):
-        refuse_unknown_group(stores, group)
     code = what_is_unknown(stores)
+    if code == OK and not any(batch.num_rows for batch in losses):
+        refuse_unknown_group(stores, group)
     nobody = f"no {'matching ' if keep.patterns else ''}group loses unread messages to the next deletion"
     nobody = nobody if code == OK else _UNKNOWN
     rows = [_queues(each, keep) for each in found] if queues else [[batch] for batch in losses]
