@@ -24,7 +24,7 @@ from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Filing
 from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut, report_torn
-from store_format.diagnose.files import check_elsewhere, is_dledger_only, usable_log
+from store_format.diagnose.files import check_elsewhere, usable_log
 from store_format.diagnose.index import (
     add_messages,
     check_index_files,
@@ -48,7 +48,7 @@ from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import FileCache, all_answered, files_at
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
-from store_format.read.store_root import looks_like_store, refuse_root
+from store_format.read.store_root import is_dledger_only, looks_like_store, refuse_root
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd
 from store_format.survey.snapshot import Snapshot

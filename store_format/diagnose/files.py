@@ -225,11 +225,3 @@ def check_elsewhere(findings: Findings, opened: Opened) -> bool:
             "info", path, 0, "topics whose messages only retention deletes", found, "It is not checked"
         )
     return bool(logs or tiered or compacted)
-
-
-def is_dledger_only(opened: Opened, commit_log_paths: Sequence[str]) -> bool:
-    """Whether the commitlog is one of DLedger, whose entries have heads that are not checked."""
-    logs = opened.dledger_logs
-    if commit_log_paths:
-        return any(OtherFiles.is_below(path, log) for path in commit_log_paths for log in logs)
-    return bool(logs) and not opened.files.names(f"{opened.path}/commitlog", missing_ok=True)

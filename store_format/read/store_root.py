@@ -62,9 +62,12 @@ def has_config(opened: Opened) -> bool:
 def log_directories(opened: Opened, commit_log_paths: Sequence[str]) -> tuple[str, ...]:
     """The directories of commitlog files: those given (`storePathCommitLog`), else `commitlog` of the root.
 
-    Raises StoreNotFoundError if a given directory is missing, or if `opened` is not a store root.
+    Raises StoreNotFoundError if a given directory is missing, or if `opened` is not a store root, and
+    UnsupportedFormatError for a DLedger store whose commitlog is not given.
     """
     names = opened.files.names(opened.path)
+    if not commit_log_paths and is_dledger_only(opened, ()):
+        raise _dledger_error(opened.path)
     if "commitlog" not in names and not commit_log_paths:
         refuse_root(opened.path, names)
     for directory in commit_log_paths:
@@ -92,10 +95,7 @@ def has_queue_files(opened: Opened) -> bool:
 def refuse_root(root: str, names: frozenset[str]) -> None:
     """Raises the error for a directory with these names, which has no `commitlog`."""
     if any(name.startswith("dledger-") for name in names):
-        raise UnsupportedFormatError(
-            f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not supported; its commitlog "
-            "is in dledger-*/"
-        )
+        raise _dledger_error(root)
     if paths.base_name(root) in _ROOT_MARKS and "commitlog" in files_at(root).names(
         paths.parent(root), missing_ok=True
     ):
@@ -108,6 +108,21 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
     found = first_names(sorted(names)) or "nothing"
     raise StoreNotFoundError(
         f"{root} is not a store root: expected a directory `commitlog` in it, found {found}{advice}"
+    )
+
+
+def is_dledger_only(opened: Opened, commit_log_paths: Sequence[str]) -> bool:
+    """Whether the messages of a store are only in a commitlog of DLedger, whose entries have heads."""
+    logs = opened.dledger_logs
+    if commit_log_paths:
+        return any(OtherFiles.is_below(path, log) for path in commit_log_paths for log in logs)
+    return bool(logs) and not opened.files.names(f"{opened.path}/commitlog", missing_ok=True)
+
+
+def _dledger_error(root: str) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not supported; its commitlog is "
+        "in dledger-*/"
     )
 
 
@@ -166,6 +181,8 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
         try:
             log = f"{member}/commitlog"
             if files_at(log).is_directory(log):
+                if is_dledger_only(Opened(member), ()):
+                    raise _dledger_error(member)
                 if not files_at(log).names(log):
                     LostLog.refuse(Opened(member), CommitLog.open((log,), FileCache()))
                 members.append(member)
@@ -229,6 +246,8 @@ def refuse_equal_names(stores: Iterable[tuple[str, str]]) -> None:
 
 def _refuse_without_log(path: str, member: str) -> None:
     names = files_at(member).names(member)
+    if is_dledger_only(Opened(member), ()):
+        raise _dledger_error(member)
     if "commitlog" in names or looks_like_store(names):
         raise StoreNotFoundError(
             f"{member} looks like a store, but has no directory `commitlog`. If its commitlog is elsewhere, "

@@ -180,6 +180,43 @@ def test_verify_names_a_dledger_store_and_does_not_send_to_recover(
         assert "damage" not in done.out
 
 
+# verb -> the arguments that it needs; `verify` is above
+_READERS = {
+    **dict.fromkeys(("info", "ls", "du", "head", "tail", "lag", "groups", "offsets", "retention"), ()),
+    **dict.fromkeys(("dlq", "delay", "half", "metrics", "services", "recover"), ()),
+    **dict.fromkeys(("get", "find", "trace"), ("7F0000010A1B18B4AAC20000000A0001",)),
+    "export": ("-", "--format", "csv"),
+    "check": ("--max-lag", "1"),
+    "clean": ("--file-reserved-time", "72"),
+    "dump": ("0",),
+}
+
+
+@pytest.mark.parametrize("command", _READERS)
+def test_an_empty_commitlog_beside_that_of_dledger_is_refused(
+    rmqlog: Runner, dledger: Path, command: str
+) -> None:
+    (dledger / "commitlog").mkdir()
+    done = rmqlog(command, dledger, *_READERS[command])
+    assert done.code == (3 if command == "check" else 2)  # 3: unknown, to a monitoring system
+    assert "a DLedger store (enableDLegerCommitLog=true)" in (done.out if command == "check" else done.err)
+
+
+def test_a_cluster_with_a_dledger_store_names_it(
+    rmqlog: Runner, dledger: Path, copied: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    (dledger / "commitlog").mkdir()
+    cluster = dledger.parent / "cluster"
+    cluster.mkdir()
+    dledger.rename(cluster / "b")
+    copied("basic-5.5.0").rename(cluster / "a")
+    assert rmqlog("info", cluster).code == 4
+    assert f"{cluster}/b is a DLedger store" in caplog.text
+    done = rmqlog("metrics", cluster)
+    assert done.code == 4
+    assert f"{cluster}/b is a DLedger store" in done.err
+
+
 @pytest.mark.parametrize("command", ["ls", "info", "tail"])
 def test_an_old_commitlog_beside_that_of_dledger_is_named(
     rmqlog: Runner, upgraded: Path, caplog: pytest.LogCaptureFixture, command: str
