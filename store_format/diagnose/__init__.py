@@ -146,7 +146,7 @@ def diagnose(
         findings,
         f"{root}/index",
         log,
-        state if base is None else StoreState.LIVE,
+        StoreState.LIVE if may_go_on else state,
         summary.log_end if log_end is None else log_end,
         lost,
     )

@@ -316,7 +316,8 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     crash = f", {summary.lost_in_crash:,} {_messages(summary.lost_in_crash)} lost with the crash"
     crash = crash if summary.lost_in_crash else ""
     has_gaps = summary.repeated or summary.not_light or summary.unclaimed or summary.unread
-    none = "" if has_gaps or diagnosis.given_up else ", none lost"
+    none = "" if has_gaps or diagnosis.given_up or diagnosis.has_more else ", none lost"
+    notes = _NOT_ALL + notes if diagnosis.has_more else notes
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
         gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
@@ -340,7 +341,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         return f"damaged in {places}: {whole}{lost}{crash}{notes}{_start(diagnosis)}", step
     if summary.cut_messages:
         return f"damaged before its end: {whole}{crash}{notes}{_start(diagnosis)}", NextStep.SALVAGE
-    whole += (_NOT_ALL if diagnosis.has_more else crash or none) + notes
+    whole += (crash or none) + notes
     if summary.state == "live":
         return f"in use, and sound so far: {whole}; check again when no process writes to it", NextStep.AGAIN
     has_crashed = summary.state == "crashed"

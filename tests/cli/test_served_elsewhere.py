@@ -239,3 +239,16 @@ def test_verify_of_an_old_commitlog_beside_that_of_dledger(upgraded: Path) -> No
     assert step is NextStep.NOTHING
     (upgraded / "abort").touch()
     assert verdict(diagnose(str(upgraded)))[1] is NextStep.NOTHING
+
+
+def test_queues_and_index_may_lead_into_the_commitlog_of_dledger(rmqlog: Runner, upgraded: Path) -> None:
+    """As after an upgrade: the old commitlog ends, and the broker goes on in that of DLedger."""
+    (upgraded / "commitlog" / f"{786432:020}").unlink()
+    done = rmqlog("verify", upgraded)
+    assert (done.code, "damage: " in done.out, "none lost" in done.out) == (0, False, False), done.out
+    with (upgraded / "commitlog" / f"{262144:020}").open("r+b") as file:
+        file.seek(39043)
+        file.write(b"X")
+    done = rmqlog("verify", upgraded)
+    assert done.code == 3
+    assert "1 message lost; a broker may serve others, from files that are not read" in done.out
