@@ -457,6 +457,8 @@ class GivenUp:
 
     `begins` are (topic, queue id, physical offset) of queues whose first messages were given up: earlier
     messages are of a topic that was deleted before.
+
+    `is_least`: more messages may have been given up, of queues of which nothing showed the end.
     """
 
     NAME: ClassVar = "given-up.json"  # in `.rmqlog`
@@ -464,6 +466,7 @@ class GivenUp:
     messages: tuple[tuple[str, int, int, int], ...] = ()
     fillers: tuple[tuple[int, int], ...] = ()
     begins: tuple[tuple[str, int, int], ...] = ()
+    is_least: bool = False
 
     @staticmethod
     def read(opened: Opened) -> GivenUp:
@@ -501,7 +504,9 @@ class GivenUp:
     def __str__(self) -> str:
         """What was given up; empty for nothing."""
         if self.messages:
-            return f"{self.count:,} message{'s' * (self.count != 1)}"
+            return f"{'at least ' * self.is_least}{self.count:,} message{'s' * (self.count != 1)}"
+        if self.is_least:
+            return "an unknown number of messages"
         size = sum(stop - start for start, stop in self.fillers)
         return f"what was in {size:,} damaged bytes" if size else ""
 
@@ -536,6 +541,7 @@ class GivenUp:
             tuple((*queue, first, stop) for queue, first, stop in _joined(messages)),
             tuple((start, stop) for _, start, stop in _joined(fillers)),
             tuple((*queue, physical) for queue, physical in begins.items()),
+            self.is_least or more.is_least,
         )
 
 
@@ -555,6 +561,7 @@ def _given_up(value: Any) -> GivenUp:  # Any: JSON
         tuple((str(topic), int(id_), int(low), int(high)) for topic, id_, low, high in value["messages"]),
         tuple((int(start), int(stop)) for start, stop in value["fillers"]),
         tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value["begins"]),
+        bool(value.get("is_least", False)),
     )
 
 

@@ -470,6 +470,9 @@ def _log_rows(recovery: Recovery) -> Iterator[_Row]:
         queues = first_names(f"{shown(topic)}-{number}" for topic, number, _, _ in recovery.lost.messages)
         reason = f"messages that nobody can read, of {queues or 'the torn end of the log'}"
         yield "commitlog", None, None, "lost", None, count, None, reason
+    if recovery.lacks_ends:
+        reason = "no file follows the last commitlog file, which is full, and no queue shows how many"
+        yield "commitlog", None, None, "unknown", None, None, None, reason
     if recovery.refused is not None:
         yield "commitlog", None, None, "refused", end.offset, None, None, str(recovery.refused)
     for part in recovery.copied:

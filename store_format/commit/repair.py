@@ -198,6 +198,7 @@ class Recovery(LogComparison):
     whole_in: CommitLog | None = None
     lost: GivenUp = field(default_factory=GivenUp)
     has_old_entries: bool = False
+    lacks_ends: bool = False  # whether more messages are lost, of queues of which nothing shows the end
     is_torn: bool = False  # the head of a message is at the end of a crashed store's log
 
     @property
@@ -221,6 +222,7 @@ class Recovery(LogComparison):
     def find_files(self) -> None:
         """Finds what is lost and what is wrong with configuration files, once the queues are compared."""
         self.lost = self._find_lost()
+        self.lacks_ends = self._lacks_ends()
         created = (each.queue for each in self.changes if each.action == "create")
         # readers ask about queues of an unknown fate as before
         named = [key for key in (*created, *self.unknown) if not self.compared[key].stored.is_batch]
@@ -252,6 +254,18 @@ class Recovery(LogComparison):
         ]
         found = GivenUp(tuple(places)).with_more(GivenUp(tuple(lost_between if self.lacks_bytes else ())))
         return GivenUp(tuple(_without(found, known)))
+
+    def _lacks_ends(self) -> bool:
+        """`QueueProofs.lacks_ends` of the store, or the one that is copied."""
+        filed = {(queue.topic, queue.queue_id) for queue in self.queues}
+        created = {each.queue for each in self.changes if each.action == "create"}
+        proofs = QueueProofs(self.source, self.whole_in or self.log)
+        is_ahead = bool(self.ahead) and not self.has_old_entries
+        if self.is_crashed and is_ahead:
+            is_ahead = proofs.lost_last_files(self.end, self.queues, is_crashed=True) is not None
+            if not is_ahead:
+                return False
+        return proofs.lacks_ends(is_ahead=is_ahead, lacks_queues=bool(created - filed))
 
     def end_at(self, end: LogEnd) -> None:
         """Sets the end of the log, and what the queues have behind it."""
@@ -525,7 +539,7 @@ def cut_behind_end(recovery: Recovery, files: FileWrites) -> None:
         noted += [(*each.key, *place) for place in places]
         if places and not places[0][0] and each.physical >= 0:
             begins.append((*each.key, min(each.physical, end.offset)))  # behind the end it may lead anywhere
-    GivenUp(tuple(noted), fillers, tuple(begins)).add_to(opened, files)
+    GivenUp(tuple(noted), fillers, tuple(begins), recovery.lacks_ends).add_to(opened, files)
     before = Ledger.read(opened)
     ledger = before.with_given_up(
         lambda last: last >= recovery.stop or any(start <= last < stop for start, stop in holes)

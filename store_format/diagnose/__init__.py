@@ -163,6 +163,7 @@ def diagnose(
         given_up=str(given_up),
         unserved=Unserved.of(unserved, queues.all_messages(unknown)),
         lacks_last_files=queues.lead_behind_files,
+        lacks_ends=queues.lacks_ends,
         lacks_settings=_lacks_settings(
             opened, log, queues, has_empty_index=index is not None and index.is_empty
         ),

@@ -201,7 +201,8 @@ class Diagnosis(list[Problem]):
     the messages are in a DLedger commitlog, which is not checked; `has_more` is True if a broker serves
     messages from other files, too. With a `lost_log` only the configuration is checked. The log begins at
     `log_begin`; `given_up` says what recoveries gave up before. `lacks_last_files` is True if queues lead
-    behind the last commitlog file of a store that was shut down cleanly. `lacks_settings` is True if
+    behind the last commitlog file of a store that was shut down cleanly. `lacks_ends` is True if messages are
+    lost with the last commitlog files of which no queue shows how many. `lacks_settings` is True if
     consume queues or the index have to be built, and the store does not show the sizes of their files, or
     the delay of a level. `refusal` is the error with which all other commands refuse the files of the
     commitlog. `unserved` are the messages that a broker does not serve after its start.
@@ -216,6 +217,7 @@ class Diagnosis(list[Problem]):
     log_begin: int = 0
     given_up: str = ""
     lacks_last_files: bool = False
+    lacks_ends: bool = False
     lacks_settings: bool = False
     refusal: CorruptStoreError | None = None
     unserved: Unserved = NONE_UNSERVED
@@ -317,6 +319,11 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     crash = crash if summary.lost_in_crash else ""
     has_gaps = summary.repeated or summary.not_light or summary.unclaimed or summary.unread
     none = "" if has_gaps or diagnosis.given_up or diagnosis.has_more else ", none lost"
+    least, files = "at least " if diagnosis.lacks_ends else "", ""
+    if diagnosis.lacks_last_files or diagnosis.lacks_ends:
+        files = ", with the last commitlog files: copy those back if you have them"
+    if diagnosis.lacks_ends:
+        none = ", an unknown number of messages lost"
     notes = _NOT_ALL + notes if diagnosis.has_more else notes
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
@@ -324,7 +331,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         gone += summary.unplaced_bytes - summary.stray_bytes
         lost = "" if crash else none  # damage of queues and index files
         if lost_count := summary.lost_entries + summary.unopened:
-            lost = f", {lost_count:,} {_messages(lost_count)} lost"
+            lost = f", {least}{lost_count:,} {_messages(lost_count)} lost"
         elif gone > summary.padding_damage_bytes:
             lost = f", messages in {gone:,} damaged or missing bytes are lost"
         if summary.unopened:
@@ -332,8 +339,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
             lost += f"{them} a record that no client decodes"
         is_salvage = bool(gone or summary.lost_entries or summary.cut_messages)
         step = NextStep.SALVAGE if is_salvage else _recovery(diagnosis)
-        if diagnosis.lacks_last_files:
-            lost += ", with the last commitlog files: copy those back if you have them"
+        lost += files
         if diagnosis.refusal is not None:
             file = diagnosis.refusal.file
             lost += f"; all other commands refuse the store until {file} is restored, or moved out of a copy"
@@ -341,7 +347,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         return f"damaged in {places}: {whole}{lost}{crash}{notes}{_start(diagnosis)}", step
     if summary.cut_messages:
         return f"damaged before its end: {whole}{crash}{notes}{_start(diagnosis)}", NextStep.SALVAGE
-    whole += (crash or none) + notes
+    whole += (none + files if files else crash or none) + notes
     if summary.state == "live":
         return f"in use, and sound so far: {whole}; check again when no process writes to it", NextStep.AGAIN
     has_crashed = summary.state == "crashed"

@@ -127,6 +127,7 @@ class QueueCheck:
         self._log_end, self._has_queues = log_end, has_queues
         # known after `finish`:
         self.lead_behind_files = False  # whether entries lead behind the last file of the log
+        self.lacks_ends = False  # whether messages are lost of which no queue shows how many
         self.ahead = 0  # entries that lead behind the log's end
         self.repeated = 0  # messages whose place another one has
         self.not_light = 0  # the same in a light queue
@@ -137,6 +138,7 @@ class QueueCheck:
         self.readable = 0  # messages that a read returns
         self.unread = 0  # whole messages of the queues that a read does not return
         self._waiting: set[QueueKey] = set()  # without files: a broker that starts makes them
+        self._lost: set[QueueKey] = set()  # without files
         self._left_out: set[QueueKey] = set()  # of deleted topics, or those about which a reader asks
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, opened):
@@ -301,6 +303,10 @@ class QueueCheck:
             advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
             self._findings.add("info", place, 0, expected, found, advice)
         self._report_absent()
+        if self._behind is not StoreState.LIVE and (is_clean or not self.ahead):
+            self.lacks_ends = QueueProofs(self._opened, self._log).lacks_ends(
+                is_ahead=self.ahead + stranded > 0, lacks_queues=bool(self._lost)
+            )
         self._count_places(has_lost=bool(lost.stop or damaged))
         if self.comparison.misplaced:
             place, expected = f"{self._opened.path}/consumequeue", "messages of queues that can have files"
@@ -316,6 +322,7 @@ class QueueCheck:
             between = ComparedQueue.lost_between(self.comparison.queues.values(), deleted)
             for topic, queue_id, first, stop in between:
                 lost_messages += stop - first - given_up.within({(topic, queue_id): (first, stop)}).count
+        ends |= {key: self.comparison.queues[key].places.max_offset for key in self._lost}
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
             filed = (QueueRange(*key, 0, end, None) for key, end in ends.items())
@@ -398,6 +405,7 @@ class QueueCheck:
                 self._findings.add("info", place, 0, expected, found, advice)
                 continue
             self.is_incomplete = True
+            self._lost.add(key)
             if fate is not Fate.UNKNOWN:
                 self._add_unserved(queue)
             if fate is Fate.WAITING:

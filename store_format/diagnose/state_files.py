@@ -297,7 +297,8 @@ def check_topics(
     for (topic, _), (_, count) in filled.items():
         if topic in without:
             without[topic] += count
-    return {topic: count for topic, count in without.items() if count}
+    # a topic that was lost may have no queue file: its messages are to be counted, too
+    return {topic: count for topic, count in without.items() if count} | dict.fromkeys(lost, 0)
 
 
 def _report_old_backup(findings: Findings, opened: Opened, lost: Mapping[str, int]) -> None:

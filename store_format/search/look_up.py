@@ -426,7 +426,8 @@ def _topics_to_look_up(opened: Opened, wanted: str | None) -> tuple[tuple[str, .
     Without `wanted` these are all topics with a queue or a configuration. Messages that a
     deleted topic left in the commitlog are found if `wanted` is their topic, or without the index.
     """
-    configured: Mapping[str, TopicConfig] = read_topics(opened) or {}
+    topics = read_topics(opened)
+    configured: Mapping[str, TopicConfig] = topics or {}
     stored = {
         (topic, kind) for topic, _, _, kind in list_queues(opened, lambda topic: wanted in (None, topic))
     }
@@ -439,6 +440,8 @@ def _topics_to_look_up(opened: Opened, wanted: str | None) -> tuple[tuple[str, .
         return (wanted,), ""
     if not stored:
         return (), "without consume queue files the store's topics are unknown; give the topic"
+    if topics is not None and topics.is_backup:
+        return (), "topics.json cannot be read, and its .bak may lack topics; give the topic"
     return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
 
 

@@ -318,6 +318,19 @@ class QueueProofs:
         """
         return WrittenEnd.find_certain(self.opened, self.log, StoreState.CLEAN, queued) is not None
 
+    def lacks_ends(self, *, is_ahead: bool, lacks_queues: bool) -> bool:
+        """Whether messages were lost with the last commitlog files of which no queue shows how many.
+
+        `is_ahead`: entries lead behind the messages of the log. `lacks_queues`: queues with messages have no
+        files. Without such entries, a recovery may have given the messages up, and noted that.
+        """
+        if not self.log.files or not _ends_full(self.log):
+            return False
+        if is_ahead:
+            return lacks_queues
+        known = GivenUp.known(self.opened)
+        return not (known.messages or known.is_least)
+
     def lacks_entry(self, physical_offset: int, filed: int = OFFSET_MAX) -> bool:
         """Whether the message has no entry in its queue, though it should have one. If it needs none, which
         is so of the second of two messages with one offset, too: whether others lie behind the message at

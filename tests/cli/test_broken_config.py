@@ -78,6 +78,17 @@ def test_topics_come_back(
     assert kept == ({f"{name}.broken" for name in names} if harm is not _empty else set())
 
 
+def test_a_topic_without_files_that_the_bak_lacks(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The index does not say which topics it has, so that a search reads the commitlog."""
+    _half(root / "config" / "topics.json")
+    shutil.rmtree(root / "consumequeue" / "U")
+    assert f"{NEW} messages of U that a broker does not serve" in diagnose(str(root)).verdict
+    main(["recover", str(root)])
+    assert f"{NEW} messages of U that a broker does not serve" in capsys.readouterr().out
+    assert main(["find", str(root), "k3", "--columns", "topic", "-o", "csv"]) == 0
+    assert capsys.readouterr().out.split() == ["topic", "T", "U"]
+
+
 def test_a_recovered_copy_has_topics_too(root: Path, tmp_path: Path) -> None:
     _half(root / "config" / "topics.json")
     recover(str(root), into=str(tmp_path / "new")).apply()

@@ -19,7 +19,7 @@ from store_format.display.text import shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NO_CHANGE = {"end", "keep", "left", "lost"}
+_NO_CHANGE = {"end", "keep", "left", "lost", "unknown"}
 _QUEUES = {"consumequeue", "batchconsumequeue"}
 _WHAT = "what"
 _SHOWN = ("part", "topic", "queueId", "position", _WHAT)
@@ -28,6 +28,7 @@ _SHOWN = ("part", "topic", "queueId", "position", _WHAT)
 _WORDS: dict[str | tuple[str, str], tuple[str, str]] = {
     "end": ("the log ends here, behind {}", "message"),
     "lost": ("{} lost", "message"),
+    "unknown": ("more messages may be lost: nothing shows how many", ""),
     "cut": ("removes {} behind the end", "entry"),
     "lower": ("lowers the next offset of the level by {}", "message"),
     "aside": ("keeps this file as NAME.broken", ""),
@@ -191,8 +192,11 @@ def _verdict(rows: Sequence[Mapping[str, Any]], unserved: Sequence[str], *, is_d
     if closed:
         whole += f", and {closed:,} that no client decodes"
     lost = sum(row["entries"] for row in rows if row["action"] == "lost")
+    is_least = any(row["action"] == "unknown" for row in rows)
     if lost:
-        whole += f", {_counted(lost, 'message')} lost"
+        whole += f", {'at least ' * is_least}{_counted(lost, 'message')} lost"
+    elif is_least:
+        whole += ", an unknown number of messages lost"
     if damaged:
         whole += f", and {_counted(damaged, 'damaged place')} in the commitlog"
     whole += "".join(f"; {each}" for each in unserved)

@@ -69,6 +69,18 @@ def test_a_copy_notes_the_message_that_it_gives_up(copy_of: Golden, tmp_path: Pa
     assert "none lost" not in found.verdict
 
 
+def test_a_copy_notes_that_more_may_be_lost(copy_of: Golden, tmp_path: Path) -> None:
+    """Of a queue without files, nothing shows how many messages the missing commitlog file had."""
+    root, copy = copy_of("basic-5.5.0"), tmp_path / "copy"
+    (root / "commitlog" / f"{786432:020}").unlink()
+    shutil.rmtree(root / "consumequeue" / "Orders" / "2")
+    assert "at least 8 messages lost" in diagnose(str(root)).verdict
+    recover(str(root), into=str(copy), salvage=True).apply()
+    found = diagnose(str(copy))
+    assert found.verdict.startswith("sound: 2,001 messages readable; an earlier recovery gave up at least 8")
+    assert not found.lacks_ends
+
+
 def test_a_new_copy_that_fails_is_removed(golden: Golden, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     plan = recover(str(golden("basic-5.5.0")), into=str(copy), salvage=True)

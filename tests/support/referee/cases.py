@@ -781,6 +781,16 @@ def lost_topics_json_and_a_queue(world: World) -> None:
     world.truth.ask_about(lambda each: each.topic == "V", "V-0 has messages and no queue file")
 
 
+def torn_topics_json_and_a_queue_of_a_later_topic(world: World) -> None:
+    """Nothing of the topic, which the older .bak lacks, is taken for deleted."""
+    topics = world.root / "config/topics.json"
+    shutil.copy(topics, topics.with_name("topics.json.bak"))
+    world.append(numbered("W", 900, 20, queues=1))
+    os.truncate(topics, topics.stat().st_size // 2)
+    world.truth.differences.append("topics.json is torn, and its .bak lacks W")
+    world.lose(world.root / "consumequeue/W")
+
+
 def lost_topics_json_and_all_queues(world: World) -> None:
     """A recovery makes the queues again, and not topics.json: the next one does."""
     world.lose(*sorted((world.root / "config").glob("topics.json*")), world.root / "consumequeue")
@@ -793,6 +803,13 @@ def _lose_last_log_file(world: World) -> None:
     assert rmqlog(world.root, "recover", world.root, "--cut-after-damage", "--apply").code == 0
     world.truth.cut(int(path.name))
     world.refresh()
+
+
+def lost_last_log_file_and_a_queue(world: World) -> None:
+    """Nothing but the ledger shows the end of the queue: its last messages are not counted as lost."""
+    world.append([*numbered("T", 800, 60, queues=1), *numbered("V", 900, 3, queues=1)])
+    world.lose_log_file(world.log_files()[-1])
+    world.lose(world.root / "consumequeue/T")
 
 
 def half_an_entry_behind_the_end_of_a_queue(world: World) -> None:
