@@ -208,6 +208,7 @@ class LogComparison:
     units: int = field(default=0, init=False)
     unopened: int = field(default=0, init=False)
     damage: list[Damage] = field(default_factory=list, init=False)
+    damaged_messages: int = field(default=0, init=False)  # with a place in their queue that the head shows
     compared: Mapping[QueueKey, ComparedQueue] = field(default_factory=dict, init=False)
     changes: list[QueueChange] = field(default_factory=list, init=False)
     left: list[LeftQueue] = field(default_factory=list, init=False)
@@ -273,12 +274,16 @@ class LogComparison:
             self.unopened += part.unopened
             self.damage += part.damage
             self.named.update(part.levels)
+            if part.damage:
+                is_damaged = within_ranges(part.rows["physical"], [each.range for each in part.damage])
+                self.damaged_messages += int(part.rows["batch_size"][is_damaged].sum())
             comparison.add(part.queues, part.rows)
             if part.index is not None:
                 self._add_index(part.index, on_index)
         if self.damage:
             comparison.end(partial(within_ranges, ranges=[each.range for each in self.damage]))
         self.compared, self.misplaced = comparison.queues, comparison.misplaced
+        self.damaged_messages += comparison.damaged_messages
         if not self.needs_all():
             self._plan_changes()
 

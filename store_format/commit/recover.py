@@ -162,6 +162,18 @@ class RecoverPlan:
         }
         return Unserved.of(counts, topics)
 
+    @property
+    def needs_copy(self) -> bool:
+        """Whether a recovered copy (`into`, `salvage`) keeps more than this recovery: what is damaged in the
+        log, or lost of it other than by a crash. `verify` advises the copy, too. Not known before `table`.
+        """
+        found, options = self._recovery, self.options
+        is_part = options.topics is not None or not options.queues
+        if found is None or options.into is not None or options.cut_after_damage or is_part:
+            return False
+        is_lost = found.damaged_messages or (found.lost.count and not found.is_crashed)
+        return bool(found.refused or found.damage or is_lost)
+
     def _apply_into(self, target: str) -> pa.Table:
         """Recovers the copy; the store itself is only read. A new copy that fails is removed."""
         self._refuse_running()
@@ -466,9 +478,10 @@ def _log_rows(recovery: Recovery) -> Iterator[_Row]:
     why = f": expected {end.end.expected}, found {end.end.found}" if end.end.expected else ""
     reason = f"{how} from {end.start}; the log ends there ({end.end.kind}{why})"
     yield "commitlog", None, None, "end", end.offset, recovery.units or None, None, reason
-    if count := max(recovery.lost.count, int(recovery.is_torn)):
+    if count := max(recovery.lost.count + recovery.damaged_messages, int(recovery.is_torn)):
         queues = first_names(f"{shown(topic)}-{number}" for topic, number, _, _ in recovery.lost.messages)
-        reason = f"messages that nobody can read, of {queues or 'the torn end of the log'}"
+        place = "damaged bytes" if recovery.damaged_messages else "the torn end of the log"
+        reason = f"messages that nobody can read, of {queues or place}"
         yield "commitlog", None, None, "lost", None, count, None, reason
     if recovery.lacks_ends:
         reason = "no file follows the last commitlog file, which is full, and no queue shows how many"

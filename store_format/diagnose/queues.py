@@ -279,6 +279,8 @@ class QueueCheck:
             if not stored.files:
                 continue
             compared, extension = self.comparison.queues.get(key), ext_directory(self._opened, *key)
+            if compared is not None:
+                self._add_unserved(compared)
             check = _EntryCheck(self._findings, stored, targets, compared, extension, [*damaged])
             check.run(self._behind)
             stranded += check.lost
@@ -292,8 +294,6 @@ class QueueCheck:
             self.ahead += check.behind
             last_behind = max(last_behind, check.last_behind)
             check.report_lacking(is_live=self._state is StoreState.LIVE)
-            if check.lacks_entries and compared is not None:
-                self._add_unserved(compared)
         is_old = QueueProofs(self._opened, self._log).has_old_entries(last_behind)
         self.ahead = 0 if is_clean and is_old else self.ahead  # as a read: nothing was there
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
@@ -465,7 +465,6 @@ class _EntryCheck:
     last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
     unknown: int = 0  # entries of messages whose tags code in the extension is lost
     has_wrong: bool = False  # has an entry behind the log's end whose message is elsewhere
-    lacks_entries: bool = False  # a problem of a message without its entry was reported
 
     def run(self, state: StoreState) -> None:
         """Counts the entries, and reports the wrong ones if not all are known to be right.
@@ -635,7 +634,6 @@ class _EntryCheck:
                 and not self._has_second_first(each.physical)
             )
             severity: Severity = "warning" if is_dispatched else "damage"
-            self.lacks_entries |= not is_dispatched
             file, position = (self.queue.directory, 0) if self.queue.is_batch else self._place(each.first)
             expected = f"entries of {self._name} from offset {each.first} to {each.stop - 1}"
             found = f"none for {each.entries} messages, the first at commitlog {each.physical}"
@@ -716,7 +714,6 @@ class _EntryCheck:
                 QUEUE_ADVICE if differs else CLAIM_ADVICE,
             )
             self._report(file, position + at, f"{expected}{who}", found, advice)
-            self.lacks_entries |= advice is QUEUE_ADVICE
 
         file = self.targets.log.files[index]
         topic = self.queue.topic

@@ -115,6 +115,13 @@ def test_answers_are_compared() -> None:
     assert "verify says 4 messages readable, and export --skip-damage refuses" in disagreements(
         [VERIFY_LOST, export]
     )
+    copy = replace(VERIFY_LOST, advice="rmqlog recover S --into N --salvage --broker-conf FILE")
+    shown = Answer("recover", LOST, text="2 whole messages", advice="rmqlog recover S --apply")
+    first, second = "rmqlog recover S --into N --salvage", "rmqlog recover S"
+    assert disagreements([copy, shown]) == [
+        f"verify names {first!r} as the next command, and recover {second!r}"
+    ]
+    assert disagreements([copy, replace(shown, advice=copy.advice)]) == []
     write = Answer("a write", LOST, refusal="StoreError: no")
     mended = [replace(READ_LOST, asker="a batch read after recover --apply"), Answer("recover --apply", LOST)]
     assert disagreements([write, *mended]) == ["a write refuses what recover mends: StoreError: no"]

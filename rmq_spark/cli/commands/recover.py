@@ -10,6 +10,7 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.needed_settings import write_needed_settings
+from rmq_spark.cli.next_command import salvage_command
 from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
 from rmq_spark.cli.remarks import given_command, given_store, remark
@@ -148,7 +149,12 @@ def recover_(
     if "refused" not in actions and actions - _NO_CHANGE:
         checked = given_store() if into is None else shlex.quote(shown(into))
         command = f"rmqlog verify {checked}" if apply_ else given_command("--apply")
-    if not command and any((row["part"], row["action"]) == ("index", "left") for row in rows):
+    lacks_index = any((row["part"], row["action"]) == ("index", "left") for row in rows)
+    if not apply_ and (copied := [root for root, plan in zip(roots, plans, strict=True) if plan.needs_copy]):
+        given = "" if broker_conf is None else shlex.quote(shown(broker_conf))
+        conf = given or ("FILE" if lacks_index else "")
+        command = salvage_command(copied[0], conf)
+    elif not command and lacks_index:
         command = given_command("--broker-conf", "FILE")
     for root in roots if into is None or not apply_ else [into]:
         write_needed_settings(output, root, commit_log_paths if root in roots else ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
 from rmq_spark.cli.needed_settings import write_needed_settings
+from rmq_spark.cli.next_command import recover_command, salvage_command
 from rmq_spark.cli.options import store_argument
 from rmq_spark.cli.output import (
     Output,
@@ -23,7 +23,7 @@ from rmq_spark.cli.output import (
     write_line,
     write_verdict,
 )
-from rmq_spark.cli.remarks import Progress, given_store, terminal_columns, wrapped
+from rmq_spark.cli.remarks import Progress, terminal_columns, wrapped
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -145,23 +145,13 @@ def _write_given_up(output: Output, root: str) -> None:
 
 def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     """The sentence about a store, and the command that a user types next."""
-    from store_format.diagnose import unheard
     from store_format.diagnose.problems import NextStep, verdict
-    from store_format.files import paths
-    from store_format.read.store_root import beside_cluster
 
     text, step = verdict(diagnosis)
-    is_salvage = step is NextStep.SALVAGE
-    store = given_store(root)
-    conf = " --broker-conf FILE" if diagnosis.lacks_settings else ""  # the broker's configuration
-    with unheard():  # of the stores beside this one, which nobody named
-        beside = beside_cluster(root) if is_salvage and not paths.is_remote(root) else paths.base_name(root)
-    target = shlex.quote(shown(f"{beside}-recovered"))  # of a store on object storage, in this directory
-    commands = {
-        NextStep.RECOVER: f"rmqlog recover {store}{conf}",
-        NextStep.SALVAGE: f"rmqlog recover {store} --into {target} --salvage{conf}",
-    }
-    return Verdict(text, commands.get(step, ""), is_bad=is_salvage or bool(diagnosis.of("damage")))
+    conf = "FILE" if diagnosis.lacks_settings else ""  # the broker's configuration
+    commands = {NextStep.RECOVER: recover_command, NextStep.SALVAGE: salvage_command}
+    command = commands[step](root, conf) if step in commands else ""
+    return Verdict(text, command, is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage")))
 
 
 def _problem_text(output: Output, severity: str, line: str) -> str:

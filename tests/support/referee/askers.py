@@ -422,7 +422,9 @@ def recover(
     is_advice = words in (["recover", str(root)], ["recover", str(root), *_CONF])
     given = () if is_advice and len(words) == 2 else ("--broker-conf", _broker_conf(place, settings))
     shown = rmqlog(root, "recover", root, *given)
-    answers = [replace(shown.onto(Answer("recover", truth), 3), text=shown.out)]
+    named = re.search("^next: +(.*)$", shown.out, re.MULTILINE)
+    advice = "" if named is None else named[1]
+    answers = [replace(shown.onto(Answer("recover", truth), 3), text=shown.out, advice=advice)]
     with _copied(root, place) as copy:
         done = rmqlog(copy, "recover", copy, "--apply", *given)
         answer = replace(done.onto(Answer("recover --apply", truth), 3), text=done.out + done.err)

@@ -270,8 +270,21 @@ def _one_advice_for_a_crash(answers: dict[str, Answer]) -> Iterator[str]:
         yield f"verify says {said.text.partition(chr(10))[0]!r}, and 'Do not start a broker'"
 
 
+def _one_next_command(answers: dict[str, Answer]) -> Iterator[str]:
+    """`verify` and `recover` name one recovery: of the store itself, or of a copy that keeps more. `recover`
+    adds `--apply`, and names none if it changes nothing.
+    """
+    verified, shown = answers.get("verify"), answers.get("recover")
+    if verified is None or shown is None or not shown.text:
+        return
+    first, second = (re.sub(" --apply| --broker-conf [^ ]+", "", each.advice) for each in (verified, shown))
+    if first != second and first and (second or " --salvage" in first):
+        yield f"verify names {first!r} as the next command, and recover {second!r}"
+
+
 _TOGETHER: tuple[Callable[[dict[str, Answer]], Iterator[str]], ...] = (
     _verify_and_readers_agree,
     _writer_and_recover_agree,
     _one_advice_for_a_crash,
+    _one_next_command,
 )
