@@ -162,6 +162,9 @@ def test_times(value: str, ms: int) -> None:
         ("-9999999999999999h", "; the units are ms, s, m (minutes), h, d and w, or their English names"),
         ("9223372036854775808", ""),
         ("1.5", ""),
+        ("20261129", "; this would be in ms; a date is 2026-11-29"),
+        ("202611290915", "; this would be in ms; a date is 2026-11-29T09:15:00Z"),
+        ("20261129091501", "; this would be in ms; a date is 2026-11-29T09:15:01Z"),
     ],
 )
 def test_what_is_no_time_is_refused(value: str, advice: str) -> None:
