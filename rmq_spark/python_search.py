@@ -58,7 +58,8 @@ def refuse_other_id(message_id: object) -> None:
 def tags_of(tags: object) -> frozenset[str] | None:
     """The tags of the argument `tags`: a list of texts; None for no choice.
 
-    Raises OptionError for another value: of a text, each letter would be a tag.
+    Raises OptionError for another value: of a text, each letter would be a tag, and `a || b` is how RocketMQ
+    writes two tags.
     """
     if tags is None:
         return None
@@ -69,7 +70,12 @@ def tags_of(tags: object) -> frozenset[str] | None:
             else ["paid", "shipped"]
         )
         raise OptionError(f"tags: expected a list of tags, found {tags!r}; write tags={example}")
-    return frozenset(tags)
+    tags = frozenset(tags)
+    several = next((tag for tag in tags if isinstance(tag, str) and "||" in tag), None)
+    if several is not None:
+        parts = [part.strip() for part in several.split("||")]
+        raise OptionError(f"tags: expected one tag in each text, found {several!r}; write tags={parts}")
+    return tags
 
 
 def refuse_words(tags: object, key: object) -> None:
@@ -100,11 +106,29 @@ def warn_of_columns(names: Iterable[str]) -> None:
             )
 
 
-def refuse_unknown_topic(topic: str, known: Collection[str]) -> None:
-    """Raises OptionError, with the nearest name, for a topic that is not among `known`."""
-    if topic not in known:
-        named = sorted(name for name in known if not is_system_topic(name))
-        raise OptionError(f"no topic is named {topic!r}; {did_you_mean(topic, named, 'topics')}")
+def topics_of(topic: object, known: Collection[str]) -> tuple[str, ...]:
+    """The names among `known` of the argument `topic`: a topic, a pattern, or a list of them; () for None.
+
+    Raises OptionError for another value, and, with the nearest name, for a topic or pattern without a match.
+    """
+    if topic is None:
+        return ()
+    given = (topic,) if isinstance(topic, str) else topic
+    if not isinstance(given, list | tuple | set | frozenset) or not all(
+        isinstance(each, str) for each in given
+    ):
+        raise OptionError(f"topic: expected a topic, a pattern or a list of them, found {topic!r}")
+    if not given:
+        raise OptionError("topic: expected a topic, found an empty list")
+    names: dict[str, None] = {}
+    for each in given:
+        choice = MessageChoice(glob=each)
+        found = [each] if each in known else sorted({*filter(choice.chooses_topic, known)})
+        if not found:
+            named = sorted({name for name in known if not is_system_topic(name)})
+            raise OptionError(f"no topic is named {each!r}; {did_you_mean(each, named, 'topics')}")
+        names.update(dict.fromkeys(found))
+    return tuple(names)
 
 
 def refuse_unknown_arguments(names: Iterable[str]) -> None:
@@ -124,16 +148,20 @@ def find(
     since_ms: int | None,
     until_ms: int | None,
     where: PropertyFilter | None,
+    misses: list[str],
     *,
     key: str | Sequence[str] | None = None,
     message_id: str | None = None,
-    topic: str | None = None,
+    topics: tuple[str, ...] = (),
     tags: Sequence[str] | None = None,
     body: str | None = None,
     columns: Sequence[str] = DEFAULT_COLUMNS,
     **how: Any,  # Any: the other fields of `How`
 ) -> Found:
-    """See `LogStore.find`; the topic may be unknown."""
+    """See `LogStore.find`; the topics are names, which may be unknown.
+
+    Appends to `misses` which of several keys and tags no message has that is found.
+    """
     refuse_unknown_arguments(how)
     decode_options_of(columns, how.get("verify_crc", True))
     refuse_other_id(message_id)
@@ -141,7 +169,7 @@ def find(
         raise OptionError(f"body: expected a text, found {body!r}")
     keys = keys_of(key)
     choice = MessageChoice(
-        names=() if topic is None else (topic,),
+        names=topics,
         tags=tags_of(tags),
         key=keys[0] if keys else None,
         message_id=message_id,
@@ -150,16 +178,31 @@ def find(
         since_ms=since_ms,
         until_ms=until_ms,
     )
-    return _found_of(store, choice, keys, How(tuple(columns), **how))
+    if choice.tags is None or len(choice.tags) < 2:
+        return _found_of(store, choice, keys, How(tuple(columns), **how), misses)
+    found = _found_of(
+        store, choice, keys, How(tuple({**dict.fromkeys(columns), "tags": None}), **how), misses
+    )
+    if len(found.table):
+        there = set(found.table["tags"].to_pylist())
+        misses.extend(f"the tag {tag!r}" for tag in choice.tags - there)
+    return found if "tags" in columns else replace(found, table=found.table.drop_columns(["tags"]))
 
 
-def _found_of(store: Store, choice: MessageChoice, keys: Sequence[str], how: How) -> Found:
+def warn_of_misses(misses: Sequence[Collection[str]]) -> None:
+    """Warns of what no message has in any store. `misses` are those of `find`, for each store."""
+    for miss in sorted(set(misses[0]).intersection(*misses)) if misses else ():
+        _log.warning("find: no message that matches has %s", miss)
+
+
+def _found_of(store: Store, choice: MessageChoice, keys: Sequence[str], how: How, misses: list[str]) -> Found:
     """The messages that match, with any of the keys, in commitlog order and each once."""
     if len(keys) < 2:
         return look_up(store, replace(choice, key=keys[0]) if keys else choice, how)
     columns = tuple(dict.fromkeys((*how.columns, *_ORDER)))
     wider = replace(how, columns=columns)
     found = [look_up(store, replace(choice, key=key), wider) for key in keys]
+    misses.extend(f"the key {key!r}" for key, each in zip(keys, found, strict=True) if not len(each.table))
     rows = pa.concat_tables([each.table for each in found]).combine_chunks()
     places = zip(*(rows[name].to_pylist() for name in _ORDER), strict=True)
     seen = {place: i for i, place in enumerate(places)}
@@ -203,10 +246,16 @@ def trace(
     if message_id is not None:
         events = life_of(message_id)
         _refuse_key_as_id(events, message_id)
+        if not events.num_rows:
+            _log.warning("trace: no message has the id or key %r", message_id)
         return events
     lives: dict[str, pa.Table] = {}
     for each in keys_of(key):
-        found = find(store, None, None, None, key=each, columns=("msgId", "topic"), on_damage="DROPMALFORMED")
+        found = find(
+            store, None, None, None, [], key=each, columns=("msgId", "topic"), on_damage="DROPMALFORMED"
+        )
+        if not found.table.num_rows:
+            _log.warning("trace: no message has the key %r", each)
         for row in found.table.to_pylist():
             if row["msgId"] not in lives and not row["topic"].startswith(TRACE_PREFIXES):
                 lives[row["msgId"]] = _with_message(life_of(row["msgId"]), each, row["msgId"])

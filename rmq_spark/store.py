@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import pyarrow as pa
 
@@ -88,6 +88,10 @@ class Messages:
         """Returns all messages as one Arrow table in memory."""
         return pa.Table.from_batches(self, self.schema)
 
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        """Raises TypeError: `pd.DataFrame(messages)` would have a row for each batch, without the columns."""
+        raise TypeError("messages are no array: for a DataFrame, write messages.to_pandas()")
+
     def to_pandas(self) -> Any:  # Any: a pandas.DataFrame; pandas has no types here
         """Returns all messages as a pandas DataFrame in memory. Needs pandas."""
         return self.to_table().to_pandas()
@@ -135,7 +139,7 @@ def messages_in(
         hint = did_you_mean(unknown, COLUMNS, "columns", listed_max=len(COLUMNS))
         raise OptionError(f"columns: unknown column {unknown!r}; {hint}")
     since_ms, until_ms = _times_ms(since, until)
-    if isinstance(tags, str) or not (key is None or isinstance(key, str)):
+    if tags or not (key is None or isinstance(key, str)):
         from rmq_spark.python_search import refuse_words
 
         refuse_words(tags, key)
@@ -171,8 +175,10 @@ def _times_ms(since: Time | None, until: Time | None) -> tuple[int | None, int |
 
 
 def _time_ms(name: str, value: Time | None, now_ms: int) -> int | None:
-    if value is None or isinstance(value, int):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if value < 0 else timestamp_ms(Given(name, str(value), now_ms))
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
     if isinstance(value, datetime):
@@ -290,7 +296,7 @@ class LogStore(_WithMessages, MessageStore):
         *,
         key: str | Sequence[str] | None = None,
         message_id: str | None = None,
-        topic: str | None = None,
+        topic: str | Sequence[str] | None = None,
         tags: Sequence[str] | None = None,
         since: Time | None = None,
         until: Time | None = None,
@@ -303,9 +309,11 @@ class LogStore(_WithMessages, MessageStore):
 
         `key` matches UNIQ_KEY or a word of KEYS, whole and in its case; of a list, any of the keys.
         `message_id` matches UNIQ_KEY or the offset message id. `since`, `until`, `where` and `tags` have the
-        same meaning as in `messages`. `topic` is one name; without a topic, system topics are searched, too.
+        same meaning as in `messages`. `topic` is a name or a pattern such as `Order*`, or a list of them;
+        without a topic, system topics are searched, too.
         `body` is a text in the body (UTF-8). `how` passes the other arguments of `MessageStore.find`. Returns
-        a `Found`, whose `table` has the messages in memory.
+        a `Found`, whose `table` has the messages in memory. Of several keys or tags, those
+        that no message has are logged.
 
         Raises OptionError for an unknown topic, column or argument, for an invalid time or condition, and for
         a key together with an id.
@@ -314,16 +322,17 @@ class LogStore(_WithMessages, MessageStore):
 
             store.find(key="A-100017", since="-2d").table
             store.find(key=["A-100017", "A-100018"]).table
-            store.find(topic="Orders", where="region = 'east'", columns=["keys", "body"]).table
+            store.find(topic=["Orders", "Payments"], where="region = 'east'", columns=["keys", "body"]).table
         """
-        from rmq_spark.python_search import refuse_unknown_topic
+        from rmq_spark.python_search import topics_of, warn_of_misses
 
-        if topic is not None:
-            refuse_unknown_topic(topic, {*self.topics(), *self.configured_topics()})
-        return self._found(
+        known = () if topic is None else (*self.topics(), *self.configured_topics())
+        misses: list[str] = []
+        found = self._found(
+            misses,
             key=key,
             message_id=message_id,
-            topic=topic,
+            topics=topics_of(topic, known),
             tags=tags,
             since=since,
             until=until,
@@ -332,9 +341,12 @@ class LogStore(_WithMessages, MessageStore):
             columns=columns,
             **how,
         )
+        warn_of_misses([misses])
+        return found
 
     def _found(
         self,
+        misses: list[str],
         *,
         since: Time | None = None,
         until: Time | None = None,
@@ -345,14 +357,14 @@ class LogStore(_WithMessages, MessageStore):
         from rmq_spark.python_search import find
 
         condition = _condition(where) if isinstance(where, str) else where
-        return find(self, *_times_ms(since, until), condition, **others)
+        return find(self, *_times_ms(since, until), condition, misses, **others)
 
     def trace(self, message_id: str | None = None, *, key: str | Sequence[str] | None = None) -> pa.Table:
         """Returns the life of a message, or with `key` the lives of all messages that have the key.
 
         The table is that of `MessageStore.trace`. With `key`, the columns `key` and `msgId` are in front, and
         the messages follow one another in the order of the commitlog, key after key; the records of clients'
-        traces are not such messages. It is empty if no message has the key.
+        traces are not such messages. It is empty, with a warning, if no message has the id or the key.
 
         Raises OptionError without an id and a key, for both, and for an id that is only a key.
 
@@ -403,12 +415,19 @@ class LogCluster(_WithMessages):
 
         Raises OptionError as it does, and for a topic that no store has.
         """
-        from rmq_spark.python_search import refuse_unknown_topic
+        from rmq_spark.python_search import topics_of, warn_of_misses
 
-        if conditions.get("topic") is not None:
-            known = {name for store in self.stores for name in (*store.topics(), *store.configured_topics())}
-            refuse_unknown_topic(conditions["topic"], known)
-        return {store.broker_name: store._found(**conditions) for store in self.stores}
+        topic = conditions.pop("topic", None)
+        stores = () if topic is None else self.stores
+        known = {name for store in stores for name in (*store.topics(), *store.configured_topics())}
+        topics = topics_of(topic, known)
+        misses: list[list[str]] = [[] for _ in self.stores]
+        found = {
+            store.broker_name: store._found(missed, topics=topics, **conditions)
+            for store, missed in zip(self.stores, misses, strict=True)
+        }
+        warn_of_misses(misses)
+        return found
 
     def _repr_html_(self) -> str:
         return "".join(store._repr_html_() for store in self.stores)

@@ -82,6 +82,16 @@ def test_the_lives_of_the_messages_with_a_key(store: LogStore) -> None:
             "expected a topic or a pattern such as 'Order*', found ['Jobs']",
         ),
         (lambda store: store.messages("Jobs", columns="body"), "write columns=['body']"),
+        (lambda store: store.find(topic=["Jobs", "jobs"]), "no topic is named 'jobs'; did you mean Jobs?"),
+        (lambda store: store.find(topic="Job?x*"), "no topic is named 'Job?x*'"),
+        (lambda store: store.find(topic=[]), "topic: expected a topic, found an empty list"),
+        (lambda store: store.find(topic=[1]), "topic: expected a topic, a pattern or a list of them"),
+        (lambda store: store.find(tags=["TagA || Aa"]), "write tags=['TagA', 'Aa']"),
+        (lambda store: store.messages("Jobs", tags=["TagA || Aa"]), "write tags=['TagA', 'Aa']"),
+        (lambda store: store.messages("Jobs", since=20261129), "in ms; a date is 2026-11-29"),
+        (lambda store: store.find(until=1796000000), "in milliseconds: 1796000000000"),
+        (lambda store: store.find(until=202611290915), "a date is 2026-11-29T09:15:00Z"),
+        (lambda store: store.find(since=True), "since: expected a text, ms since 1970, a date"),
         (lambda store: store.messages("Jobs", since=1.5), "since: expected a text, ms since 1970, a date"),
         (
             lambda store: charts.lag(store, group="CG_fial"),
@@ -113,6 +123,49 @@ def test_a_date_is_its_first_moment_in_utc(store: LogStore) -> None:
     ]
     assert counts[0] == counts[1] > 0
     assert counts[2] == 0
+
+
+def test_topics_are_names_patterns_or_a_list(store: LogStore) -> None:
+    def topics(topic: object) -> set[str]:
+        return set(store.find(topic=topic, columns=COLUMNS).table["topic"].to_pylist())  # type: ignore[arg-type] # as a list
+
+    assert topics("Job*") == topics("Jobs") == {"Jobs"}
+    assert topics("%RETRY%CG_f*") == {"%RETRY%CG_fail"}
+    assert topics(["Job*", "%RETRY%CG_fail"]) == {"Jobs", "%RETRY%CG_fail"}
+
+
+def test_what_no_message_has_of_several_is_a_warning(
+    store: LogStore, golden: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert store.find(key=["id-9", "nobody"]).table == store.find(key="id-9").table
+    found = store.find(topic="Jobs", tags=["TagA", "Taga"], columns=["keys"])
+    assert "tags" not in found.table.schema.names
+    assert found.table.num_rows == store.find(topic="Jobs", tags=["TagA"]).table.num_rows > 0
+    assert store.trace("nobody").num_rows == store.trace(key="nobody").num_rows == 0
+    cluster = rmq_spark.open(str(golden("cluster-5.5.0")))
+    keys = cluster.messages(columns=["keys"]).to_table()["keys"].combine_chunks().flatten().to_pylist()
+    there = {tuple(map(bool, _counts(cluster, key))): key for key in sorted(set(keys))[:50]}
+    one_each = [there[True, False], there[False, True]]
+    cluster.find(key=[*one_each, "nobody"])
+    assert caplog.messages == [
+        "find: no message that matches has the key 'nobody'",
+        "find: no message that matches has the tag 'Taga'",
+        "trace: no message has the id or key 'nobody'",
+        "trace: no message has the key 'nobody'",
+        "find: no message that matches has the key 'nobody'",
+    ]
+
+
+def _counts(cluster: LogStore | LogCluster, key: str) -> list[int]:
+    return [each.find(key=key).table.num_rows for each in cluster.stores]
+
+
+def test_a_data_frame_is_made_by_to_pandas(store: LogStore) -> None:
+    messages = store.messages("Jobs", columns=["keys", "tags"])
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(TypeError, match=r"write messages.to_pandas\(\)"):
+        pandas.DataFrame(messages)
+    assert messages.to_pandas().shape == (messages.to_table().num_rows, 2)
 
 
 def test_a_topic_of_one_store_of_a_cluster(golden: Golden) -> None:
