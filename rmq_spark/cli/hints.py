@@ -51,6 +51,19 @@ def hint_of_nothing(stores: Sequence[MessageStore], filters: MessageChoice, word
     return hint or clock_hint(stores, filters)
 
 
+def say_missing_tags(stores: Sequence[MessageStore], filters: MessageChoice) -> None:
+    """Says which of several `--tag` no message of the chosen queues has, if others are there.
+
+    `hint_of_nothing` has the sentence for tags of which none is there.
+    """
+    if filters.tags is None or len(filters.tags) < 2:
+        return
+    looked = _look(stores, filters)
+    for tag in sorted(filters.tags - looked.tags) if filters.tags & looked.tags else ():
+        who = "no message of the chosen topics" if looked.is_all else f"none{looked.of_newest}"
+        remark(f"{who} has the tag {_short(tag)}{_tag_hint([tag], looked)}")
+
+
 def hint_of_key(stores: Sequence[MessageStore], key: str) -> str:
     """The key of another case, or the keys that the word is a part of; "" if there is none."""
     return _key_hint([key], _look(stores, MessageChoice(include_system_topics=True))).removeprefix("; ")

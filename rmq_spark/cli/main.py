@@ -37,7 +37,7 @@ from rmq_spark.cli.exit_codes import (
     USAGE,
 )
 from rmq_spark.cli.output_file import forget_output
-from rmq_spark.cli.remarks import WORDS, remark, terminal_columns, wrapped
+from rmq_spark.cli.remarks import WORDS, remark, terminal_columns, with_given_store, wrapped
 from rmq_spark.cli.repeated import refuse_given_twice
 from store_format.display.text import first_names, shown
 from store_format.errors import (
@@ -202,6 +202,7 @@ def cli(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns the exit code. Prints expected errors as one line on stderr."""
+    context: click.Context | None = None
     try:
         if COMPLETE in os.environ:
             cli.main(prog_name="rmqlog")  # a shell asks for completions; this call does not return
@@ -224,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except click.UsageError as error:
-        text = shown(_usage(error)).removesuffix(".")
+        text = with_given_store(shown(_usage(error)).removesuffix("."), context)
         see = " See" if text.endswith("?") else "; see"
         _say(text + (f"{see} {error.ctx.command_path} --help" if error.ctx is not None else ""))
         return USAGE
@@ -240,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         forget_output()
         return OK
     except (StoreError, OSError) as error:
-        _say(shown(_sentence(error)))
+        _say(with_given_store(shown(_sentence(error)), context))
         return next(code for kind, code in _CODES if isinstance(error, kind))
     except Exception as error:
         if os.environ.get(_DEBUG):

@@ -18,6 +18,7 @@ import click
 
 from rmq_spark.cli.completion import VARIABLE, complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
+from rmq_spark.cli.remarks import remember_store
 from rmq_spark.cli.repeated import choice_of_topics, globs_of
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
@@ -69,7 +70,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
             )
 
         called = standing_for(command, called)
-        called = click.argument("store", type=_PATH)(called)
+        called = click.argument("store", type=_PATH, callback=remember_store)(called)
         # click reverses this list: --help shows the rare options last
         called.__click_params__[:0] = _rare_options()[: 3 if opened else 2]  # type: ignore[attr-defined] # click's attribute
         return called
@@ -97,7 +98,7 @@ def store_path_argument(command: Command) -> Command:
         logs = tuple(map(paths.given, commit_log))
         return command(path=paths.given(store), commit_log_paths=logs, **others)
 
-    called = click.argument("store", type=_PATH)(standing_for(command, called))
+    called = click.argument("store", type=_PATH, callback=remember_store)(standing_for(command, called))
     called.__click_params__[:0] = _rare_options()[:2]  # type: ignore[attr-defined] # click's attribute
     return called
 
@@ -236,12 +237,18 @@ def without_topic(filters: MessageChoice) -> MessageChoice:
 
 
 def refuse_unknown_topic(filters: MessageChoice, known: Iterable[str]) -> None:
-    """Raises NotFoundError, with the nearest name, if `--topic` matches no topic of `known`."""
+    """Raises NotFoundError, with the nearest name, if one of the `--topic` matches no topic of `known`."""
     names = sorted(known)
     for glob in globs_of(filters):
         alone = MessageChoice(glob=glob, include_system_topics=filters.include_system_topics)
         if not any(map(alone.chooses_topic, names)):
             raise NotFoundError(f"no topic is named {glob!r}; {_topic_advice(glob, names)}")
+
+
+def refuse_topics_no_store_has(filters: MessageChoice, stores: Iterable[MessageStore]) -> None:
+    """Raises NotFoundError if one of the `--topic` matches no topic of the stores."""
+    if filters.has_topics:
+        refuse_unknown_topic(filters, known_topics(stores))
 
 
 def _topic_advice(glob: str, names: Sequence[str]) -> str:

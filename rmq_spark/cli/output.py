@@ -29,6 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 import click
 
 from rmq_spark.cli.cells import (
+    BODY_CHARACTERS,
     BODY_FORMS,
     BOLD,
     CONSTANT,
@@ -74,6 +75,7 @@ _ROOMY = 2  # free text keeps this multiple of its least width while other colum
 _GAP = "  "
 
 _BODY_CHARACTERS = 2000
+_BODY_NOTE = len("… (1,234,567 bytes)")
 _PROPERTIES_MAX = 200
 
 
@@ -87,8 +89,8 @@ class _TableLook:
 
     `searched` are columns that a search was for, or that tell its rows apart: on a narrow terminal the body
     and the id are left out before them. The text of the column `below` is never cut: it gets a line of its
-    own below its row if it does not fit beside the row, and times keep their milliseconds, so that the tables
-    of one output agree.
+    own below its row if it does not fit beside the row. Times keep their milliseconds with `milliseconds`, so
+    that the tables of one output agree, and where times of messages differ in them only.
     """
 
     colour: bool = False
@@ -98,6 +100,7 @@ class _TableLook:
     several_stores: bool = False
     searched: frozenset[str] = frozenset()
     below: str = ""
+    milliseconds: bool = False
     zone: Zone = UTC_ZONE
 
 
@@ -244,10 +247,21 @@ def write_rows(
             writers = {"json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}
             writers[output.form](output, rows(), list(names))
         sys.stdout.flush()
+    if count and output.form not in ("table", "raw"):
+        say_base64(names)
     return count
 
 
 # ---- for programs ------------------------------------------------------------------------------------------
+
+
+def say_base64(names: Sequence[str]) -> None:
+    """Says that bodies among the columns `names` are in base64, if nobody chose a form."""
+    from click.core import ParameterSource
+
+    context = click.get_current_context(silent=True)
+    if "body" in names and context and context.get_parameter_source("body_form") is ParameterSource.DEFAULT:
+        remark("the bodies are in base64; --body-form text writes text, --body-form json nests JSON")
 
 
 def print_json(value: object) -> None:
@@ -505,14 +519,17 @@ class _Layout:
         short: _Times | None,
         shortened: frozenset[str] = frozenset(),
     ) -> _Layout:
-        """The layout with the widths that the rows need; free text takes at most 60 columns."""
+        """The layout with the widths that the rows need. Free text takes at most 60 columns, unless it was
+        asked for: with `--wide` and `--columns`.
+        """
         titles = names if short is None or look.chosen else _titles(names)
         numeric = [all(_is_number(row[name]) for row in measured) for name in names]
         layout = cls(look, names, times, short, shortened, titles, numeric, [])
         cells = [layout.cells(row) for row in measured]
         for i, name in enumerate(names):
             longest = max(width(line[i]) for line in cells)
-            limit = _TEXT_COLUMNS_MAX if name in FLEXIBLE and name != look.below else longest
+            is_cut = name in FLEXIBLE and name != look.below and not (look.wide or look.chosen)
+            limit = _TEXT_COLUMNS_MAX if is_cut else longest
             layout.widths.append(max(width(titles[i]), min(limit, longest)))
         return layout
 
@@ -525,6 +542,8 @@ class _Layout:
                 return self._time(value)
             if name in self.shortened:
                 return cell(short_file(value) if name in FILES else short_id(value))
+            if self.look.wide and name in FLEXIBLE:
+                return shown(value)
         elif isinstance(value, int) and not isinstance(value, bool):
             unit = unit_of(name)
             return str(value) if unit is None else unit(value)
@@ -574,14 +593,16 @@ class _Layout:
     def line(self, row: Row) -> str:
         colours = [colour_of(name, row[name]) if self.look.colour else "" for name in self.names]
         line = self._joined(self.cells(row), colours)
-        text = cell(row[self.below]) if self.below and row[self.below] else ""
         indent = self.widths[0] + len(_GAP)
+        room = (self.look.terminal_columns or 0) - indent - _BODY_NOTE
+        text = cell(row[self.below], max(room, BODY_CHARACTERS)) if self.below and row[self.below] else ""
         return f"{line}\n{fitted(self.look, ' ' * indent + text, indent=indent)}" if text else line
 
     def _joined(self, cells: Sequence[str], colours: Sequence[str]) -> str:
         parts: list[str] = []
         for i, text in enumerate(cells):
-            kept = cut(text, self.widths[i]) if self.names[i] in FLEXIBLE else text
+            is_cut = self.names[i] in FLEXIBLE and not self.look.wide
+            kept = cut(text, self.widths[i]) if is_cut else text
             space = " " * max(self.widths[i] - width(kept), 0)
             kept = painted(kept, colours[i])
             parts.append(space + kept if self.numeric[i] else kept + space)
@@ -596,13 +617,19 @@ def _fit_terminal(
     look: _TableLook, measured: Sequence[Row], names: Sequence[str], times: Set[str], all_measured: bool
 ) -> _Layout | None:
     """The first layout that fits the terminal; None if only records do."""
-    assert look.terminal_columns is not None
-    moments = [
-        moment
-        for row in measured
-        for name in times & set(names)
-        if row[name] is not None and (moment := look.zone.moment(row[name])) is not None
-    ]
+    columns = look.terminal_columns
+    assert columns is not None
+    moments_of = {
+        name: [moment for row in measured if row[name] and (moment := look.zone.moment(row[name]))]
+        for name in names
+        if name in times
+    }
+    moments = [moment for found in moments_of.values() for moment in found]
+    differ_in_ms = "queueOffset" in names and any(  # rows are messages
+        len({moment.replace(microsecond=0) for moment in found}) < len(set(found))
+        for found in moments_of.values()
+    )
+    look = replace(look, milliseconds=look.milliseconds or differ_in_ms)
     shown = list(names)
     if all_measured and not look.chosen:
         shown = [name for name in names if not _says_nothing(look, measured, name)]
@@ -618,7 +645,7 @@ def _fit_terminal(
         steps = chain(beside, _steps(look, [name for name in shown if name != look.below], date, ids))
     for kept, short, shortened, room in steps:
         layout = _Layout.measure(look, measured, kept, times, short, shortened)
-        if layout.narrow(look.terminal_columns, room):
+        if layout.narrow(columns, room):
             layout.zone_label = look.zone.label(moments[0]) if moments else ""
             layout.below = look.below if look.below in shown and look.below not in kept else ""
             layout.left_out = tuple(name for name in shown if name not in (*kept, layout.below))
@@ -631,13 +658,15 @@ def _steps(
 ) -> Iterator[tuple[list[str], _Times, frozenset[str], int]]:
     """(columns, times, columns to shorten, multiple of the least room for free text), the best first."""
     yield shown, _Times(date), frozenset(), _ROOMY
-    last = ("body", *LEFT_OUT_LAST, "msgId") if look.searched else LEFT_OUT_LAST
+    last: tuple[str, ...] = LEFT_OUT_LAST
+    if look.searched or {"body", "queueOffset"} <= set(shown):  # an id without its middle is no use
+        last = ("msgId", *("body",) * bool(look.searched), *last)
     for room, names in ((_ROOMY, LEFT_OUT_FIRST), (1, last)):
         for name in ("", *names):
             if not name or (name in shown and not look.chosen and name not in look.searched):
                 shown = [other for other in shown if other != name]
                 yield shown, _Times(date), ids, room
-                if not look.below:
+                if not look.milliseconds:
                     yield shown, _Times(date, milliseconds=False), ids, room
 
 

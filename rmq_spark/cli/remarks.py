@@ -7,9 +7,9 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -20,16 +20,19 @@ from store_format.display.units import size_text
 # ---- remarks -----------------------------------------------------------------------------------------------
 
 WORDS = "rmqlog.words"  # the words behind `rmqlog`, in the meta data of a context
+_COMMAND_CONTEXT = "rmqlog.context"  # the context of the command with a STORE, in the same place
 
 
 _LOOKS_WITH_VALUE = ("-o", "--output", "--columns", "--tz")
 _COMMAND = re.compile(r"\brmqlog [a-z]+(?: [^;,]+)?")
+_WITH_PLACEHOLDER = re.compile(r"\b(rmqlog [a-z]+) STORE\b")
 _JOINT = "\x00"  # `shown` leaves no such character in a text
 
 
 def remark(text: str) -> None:
     """Prints a sentence, escaped: on a terminal wrapped, else as one line."""
-    print(wrapped(f"rmqlog: {shown(text)}", terminal_columns(sys.stderr)), file=sys.stderr)
+    line = with_given_store(f"rmqlog: {shown(text)}")
+    print(wrapped(line, terminal_columns(sys.stderr)), file=sys.stderr)
 
 
 def terminal_columns(stream: TextIO) -> int | None:
@@ -71,11 +74,43 @@ def nothing(text: str) -> int:
     return NOT_FOUND
 
 
+def remember_store(context: click.Context, argument: click.Parameter, store: str) -> str:
+    """The callback of the argument STORE: lets `with_given_store` know the store, also after the command."""
+    context.meta[_COMMAND_CONTEXT] = context
+    return store
+
+
+def with_given_store(text: str, context: click.Context | None = None) -> str:
+    """The escaped text with the store in the place of STORE in its commands, such as `rmqlog recover STORE`.
+
+    `context` is that of rmqlog, by default the current one. Where the command line names a cluster, the
+    placeholder stays: the command may be for one of its stores.
+    """
+    context = context or click.get_current_context(silent=True)
+    command: click.Context | None = context.meta.get(_COMMAND_CONTEXT) if context else None
+    if command is None or not _WITH_PLACEHOLDER.search(text):
+        return text
+    path = str(command.params.get("store", ""))
+    if os.path.isdir(path) and not (
+        command.params.get("commit_log") or os.path.isdir(os.path.join(path, "commitlog"))
+    ):
+        return text
+    return with_store(text, _store_words(command.params))
+
+
+def with_store(text: str, store: str) -> str:
+    """The text with `store`, quoted for a shell, in the place of STORE in its commands."""
+    return _WITH_PLACEHOLDER.sub(lambda found: f"{found[1]} {store}", text)
+
+
 def given_store(root: str = "") -> str:
     """The STORE of the command line, or the store `root` in it, with the directories of its commitlog, quoted
     for a shell: for the next command to type.
     """
-    given = click.get_current_context().params
+    return _store_words(click.get_current_context().params, root)
+
+
+def _store_words(given: Mapping[str, Any], root: str = "") -> str:  # Any: what click parsed
     logs = "".join(f" --commitlog {shlex.quote(shown(log))}" for log in given.get("commit_log", ()))
     return shlex.quote(shown(root or str(given.get("store", "STORE")))) + logs
 

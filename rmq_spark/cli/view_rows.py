@@ -6,7 +6,7 @@ Bodies of messages are read from the commitlog, only for the rows that are shown
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,8 @@ def show_view(
     from store_format.views.registry import view_named
 
     names, shown = view_named(view).schema.names, list(shown)
-    if body_at is not None:
-        names, shown = [*names, "body"], [*shown, "body"]
+    if body_at is not None:  # on a narrow terminal, the body that was asked for gets a line of its own
+        names, shown, output = [*names, "body"], [*shown, "body"], replace(output, below="body")
     batches = view_rows(
         stores,
         view,

@@ -15,7 +15,7 @@ import pytest
 
 from rmq_spark.cli.reading import TABLE_COLUMNS
 from store_format.display.text import width
-from tests.support.cli_runs import without_disk
+from tests.support.cli_runs import Runner, without_disk
 from tests.support.fixtures import Golden
 from tests.support.terminals import ForkedTerminals, without_progress
 from tests.support.text_terminal import STORE, short_path
@@ -92,7 +92,7 @@ def test_a_text_terminal_shows_what_a_terminal_shows(name: str, golden: Golden, 
 @pytest.mark.process
 def test_every_id_keeps_its_end_and_stays_different(golden: Golden, screen: Screen) -> None:
     wide = screen(400, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "50")[1]
-    narrow = screen(80, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "50")[1]
+    narrow = screen(100, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "50")[1]
     ids = re.findall(r"\b7F[0-9A-F]{30}\b", wide)
     assert len(ids) == 50
     assert re.findall(r"7F00…([0-9A-F]{12})\b", narrow) == [each[-12:] for each in ids]
@@ -124,6 +124,20 @@ def test_wide_and_columns_keep_all_of_a_table(golden: Golden, screen: Screen) ->
     assert re.search(r"2026-11-21T06:52:34\.\d{3}Z", seen)
     asked = ("--columns", "brokerName,topic,perm")
     assert screen(80, "ls", golden("basic-5.5.0"), *asked, NO_COLOR="1")[1].startswith("brokerName  topic")
+
+
+@pytest.mark.process
+def test_a_text_that_was_asked_for_is_cut_only_by_the_terminal(
+    rmqlog: Runner, copy_of: Golden, screen: Screen
+) -> None:
+    path = copy_of("crash-torn-5.5.0")
+    asked = ("recover", path.rename(path.with_name("node" * 30)), "--columns", "reason")
+    first, *_, last = [row["reason"] for row in rmqlog.rows(*asked)]
+    assert 80 < len(first) <= 200 < len(last)
+    assert first in rmqlog(*asked).out
+    assert f"\n{first[:79]}…\n" in screen(80, *asked, NO_COLOR="1")[1]
+    seen = screen(80, *asked, "--wide", NO_COLOR="1")[1]
+    assert (first in seen, last in seen) == (True, True)
 
 
 @pytest.mark.process

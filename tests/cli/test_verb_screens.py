@@ -49,7 +49,11 @@ RUNS: dict[str, list[tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("basic-5.5.0", (), ("CG_some", "-t", "Orders")),
         ("basic-5.5.0", (), ("CG_some", "-t", "Orders", "--to-latest")),
     ],
-    "dlq": [("retry-dlq-5.5.0", (), ()), ("retry-dlq-5.5.0", (), ("-g", "CG_fail", "--resend"))],
+    "dlq": [
+        ("retry-dlq-5.5.0", (), ()),
+        ("retry-dlq-5.5.0", (), ("-g", "CG_fail", "--resend")),
+        ("retry-dlq-5.5.0", (), ("-g", "CG_fail", "--key", "id-9", "--with-body")),
+    ],
     "delay": [("delay-tx-5.5.0", (), (*NOW, "-n", "5"))],
     "half": [("delay-tx-5.5.0", (), (*NOW, "-n", "5"))],
     "metrics": [],  # a page of the moment; tests/cli/test_metrics_commands.py
@@ -60,7 +64,10 @@ RUNS: dict[str, list[tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("delay-tx-5.5.0", ("remove config/topics.json", "remove config/topics.json.bak"), ()),
     ],
     "dump": [("basic-5.5.0", (), ("Orders/2@0",)), ("basic-5.5.0", (), ("100",))],
-    "recover": [("crash-torn-5.5.0", (), ()), ("basic-5.5.0", ("remove index",), ())],
+    "recover": [
+        ("crash-torn-5.5.0", (), ()),
+        ("basic-5.5.0", ("remove index",), ()),
+    ],
     "services": [("basic-5.5.0", (), ("--once", "--only", "flush"))],
     "clean": [("cleaned-5.5.0", (), ("--file-reserved-time", "1", "--unread"))],
     "doctor": [],  # says what is installed here

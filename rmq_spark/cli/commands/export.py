@@ -16,8 +16,7 @@ from rmq_spark.cli.options import (
     KEYLESS_FILTERS,
     filter_options,
     keys_option,
-    known_topics,
-    refuse_unknown_topic,
+    refuse_topics_no_store_has,
     store_argument,
 )
 from rmq_spark.cli.output import (
@@ -25,6 +24,7 @@ from rmq_spark.cli.output import (
     body_form_option,
     column_names,
     columns_option,
+    say_base64,
     write_csv,
     write_jsonl,
 )
@@ -86,7 +86,7 @@ def export_(
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
     rmqlog export /data/store order.csv --key order-1234 --body-form text
     """
-    from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
+    from rmq_spark.cli.hints import hint_of_nothing, say_missing_tags, say_what_system_topics_have
     from rmq_spark.cli.reading import bytes_to_read, message_columns
 
     form = form or _form_of(out)
@@ -98,7 +98,7 @@ def export_(
     if in_all_topics:  # as find does: retries and dead letters belong to the story of a key
         filters = replace(filters, include_system_topics=True)
     tolerance = tolerance_for(skip_damage)
-    refuse_unknown_topic(filters, known_topics(stores))
+    refuse_topics_no_store_has(filters, stores)
     if not skip_damage:
         stores = [replace(store, fail_on_unknown=True) for store in stores]
     with Progress("export", bytes_to_read(stores, filters)) as progress:
@@ -117,20 +117,18 @@ def export_(
     count = f"{source.rows:,} message{'s' * (source.rows != 1)}"
     place = "to stdout" if out == "-" else f"into {shown(out)}"
     remark(f"{count}, {size_text(progress.done)} of the log, {place}")
-    if source.rows and form != "parquet" and "body" in names and _is_default("body_form"):
-        remark("the bodies are in base64; --body-form text writes text, --body-form json nests JSON")
+    if source.rows and form != "parquet":
+        say_base64(names)
     say_what_system_topics_have(stores, filters, keys)
+    say_missing_tags(stores, filters)
+    for key in source.missing_keys() if source.rows else ():
+        remark(
+            f"no message that matches has the key {key!r}{hint_of_nothing(stores, replace(filters, key=key))}"
+        )
     code = warn_of_damage(tolerance)
     if code or source.rows:
         return code
     return nothing(f"no message matches{hint_of_nothing(stores, filters, keys)}")
-
-
-def _is_default(option: str) -> bool:
-    """Whether the command line leaves the option out."""
-    from click.core import ParameterSource
-
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.DEFAULT
 
 
 def _refuse_inside_store(out: str, stores: Sequence[MessageStore]) -> None:
@@ -173,6 +171,7 @@ class _Source:
         self.rows = 0
         self._stores, self._filters, self._tolerance, self._progress = stores, filters, tolerance, progress
         self._keys = keys if len(keys) > 1 else ()  # one key is among the filters
+        self._seen_keys: set[str] = set()
         self._without_light = without_light
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -184,26 +183,34 @@ class _Source:
             read_messages(store, self._filters, wanted, self._tolerance, without_light=self._without_light)
             for store in self._stores
         )
-        chosen = (_with_keys(batch, self._keys) for batches in read for batch in batches)
+        chosen = (self._with_keys(batch) for batches in read for batch in batches)
         for batch in first_rows(chosen, self._filters.limit):
             yield batch.select(self.names)
             self.rows += batch.num_rows
             self._progress.add(int(batch[SIZE].to_numpy().sum()))
 
+    def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The messages that have any of several keys as UNIQ_KEY or as a word of KEYS; without keys all."""
+        if not self._keys:
+            return batch
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-def _with_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
-    """The messages that have any of several keys as UNIQ_KEY or as a word of KEYS; without keys all."""
-    if not keys:
-        return batch
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
+        wanted, words, ids = pa.array(self._keys, pa.string()), batch[_WORDS], batch[UNIQ_KEY]
+        keep = pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False).copy()
+        hits = pc.is_in(words.flatten(), value_set=wanted)
+        self._seen_keys.update(
+            words.flatten().filter(hits).to_pylist(), ids.filter(pa.array(keep)).to_pylist()
+        )
+        keep[np.asarray(pc.list_parent_indices(words))[hits.to_numpy(zero_copy_only=False)]] = True
+        return batch.filter(pa.array(keep))
 
-    wanted, words = pa.array(list(keys), pa.string()), batch[_WORDS]
-    keep = pc.is_in(batch[UNIQ_KEY], value_set=wanted).to_numpy(zero_copy_only=False).copy()
-    hits = pc.is_in(words.flatten(), value_set=wanted).to_numpy(zero_copy_only=False)
-    keep[np.asarray(pc.list_parent_indices(words))[hits]] = True
-    return batch.filter(pa.array(keep))
+    def missing_keys(self) -> list[str]:
+        """Those of several keys that no message has. With `--limit`, not every message was looked at."""
+        if self._filters.limit is not None and self.rows >= self._filters.limit:
+            return []
+        return [key for key in self._keys if key not in self._seen_keys]
 
 
 def _write_file(form: str, file: BinaryIO, source: _Source, bodies: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,11 @@ from rmq_spark.cli.options import (
     filter_options,
     from_one_look,
     keys_option,
-    known_topics,
-    refuse_unknown_topic,
+    refuse_topics_no_store_has,
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
-from rmq_spark.cli.remarks import Progress, nothing, remark
+from rmq_spark.cli.remarks import Progress, given_store, nothing, remark
 from store_format.display.text import shown
 from store_format.read.choice import MessageChoice
 
@@ -78,18 +78,19 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice,
     rmqlog head /data/store --topic Orders --since 2024-05-01T12:00:00Z
     rmqlog head /data/store --topic Orders --queue 2 --offset 100 -n 5
     """
-    from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
+    from rmq_spark.cli.hints import hint_of_nothing, say_missing_tags, say_what_system_topics_have
     from rmq_spark.cli.reading import first_messages, merged, message_columns
 
+    refuse_topics_no_store_has(filters, stores)
     output = _searching(output, filters)
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
     tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
     count = write_rows(output, merged(tables, names, filters.limit, last=False).to_batches(), names)
     if not count:
-        refuse_unknown_topic(filters, known_topics(stores))
         _refuse_offset_after_all(stores, filters)
     say_what_system_topics_have(stores, filters)
+    say_missing_tags(stores, filters)
     if not count and filters.limit:
         hint = hint_of_nothing(stores, filters)
         return warn_of_damage(tolerance) or nothing(f"no message matches{hint}")
@@ -138,7 +139,7 @@ def tail_(
     \b
     rmqlog tail -f /data/store --topic Orders --where "region = 'north'"
     """
-    from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
+    from rmq_spark.cli.hints import hint_of_nothing, say_missing_tags, say_what_system_topics_have
     from rmq_spark.cli.reading import chosen_queues, last_messages, merged, message_columns
 
     output = _searching(output, filters)
@@ -156,14 +157,14 @@ def tail_(
         news = tail.news(partial(time.sleep, interval))
         write_rows(output, chain(last, news), names, following=sum(batch.num_rows for batch in last))
         return warn_of_damage(tolerance)
+    refuse_topics_no_store_has(filters, stores)
     tables = [
         last_messages(store, chosen_queues(store, filters), filters, names, filters.limit, tolerance)
         for store in stores
     ]
     count = write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names)
-    if not count:
-        refuse_unknown_topic(filters, known_topics(stores))
     say_what_system_topics_have(stores, filters)
+    say_missing_tags(stores, filters)
     if not count and filters.limit:
         hint = hint_of_nothing(stores, filters)
         return warn_of_damage(tolerance) or nothing(f"no message matches{hint}")
@@ -243,7 +244,7 @@ def find_(
     rmqlog find /data/store --topic Orders --tag 'paid || shipped' --since -2h
     rmqlog find /data/store --topic Orders --since -2h --body '"amount":0'
     """
-    from rmq_spark.cli.hints import hint_of_nothing, say_what_system_topics_have
+    from rmq_spark.cli.hints import hint_of_nothing, say_missing_tags, say_what_system_topics_have
     from rmq_spark.cli.reading import message_columns
 
     given = [name for name, value in (("WORD", words), ("--key", keys), ("--id", message_id)) if value]
@@ -254,6 +255,7 @@ def find_(
             "find needs a condition: a key or id, or a filter such as --topic, --tag, --since or --body; "
             "rmqlog head and tail show messages without a condition, export writes all of them"
         )
+    refuse_topics_no_store_has(filters, stores)
     output = _searching(output, filters, words or keys)
     names = message_columns(output)
     searches = [
@@ -273,11 +275,13 @@ def find_(
     if not given:
         say_what_system_topics_have(stores, filters)
     if not count:
-        refuse_unknown_topic(filters, known_topics(stores))
         hint = hint_of_nothing(stores, filters, words or keys)
+    say_missing_tags(stores, filters)
     places = [word for word in words if parse_address(word) is not None]
     if places:
-        hint = f"; rmqlog get STORE {shown(places[0])} shows the message at this offset"
+        hint = (
+            f"; rmqlog get {given_store()} {shlex.quote(shown(places[0]))} shows the message at this offset"
+        )
     elif filters.body in BODY_FORMS:
         hint = f"; --body searches bodies for the text {filters.body}, --body-form sets the form of bodies"
     elif isinstance(filters.body, str) and not hint and _LIKE_A_REGEX.search(filters.body):

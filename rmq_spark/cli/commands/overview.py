@@ -17,6 +17,7 @@ from rmq_spark.cli.options import (
     from_one_look,
     known_topics,
     now_option,
+    refuse_topics_no_store_has,
     refuse_unknown_topic,
     store_argument,
 )
@@ -213,12 +214,12 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
     rmqlog ls /data/store
     rmqlog ls /data/store -l --topic 'Order*'
     """
+    refuse_topics_no_store_has(filters, stores)
     queues = queues or bool(filters.queue_ids)
     rows = show_view(
         output, stores, "queues" if queues else "topics", _LS_QUEUES if queues else _LS_TOPICS, filters
     )
     if not rows:
-        refuse_unknown_topic(filters, known_topics(stores))
         return nothing(f"no {'queue' if queues else 'topic'} matches; --all includes system topics")
     if output.form == "table":
         remark(f"messages: offsets, not checked; to check them: rmqlog verify {given_store()}")
@@ -256,13 +257,17 @@ def du_(stores: list[MessageStore], by: str, files: bool, filters: MessageChoice
 
     batches: list[pa.RecordBatch] = [batch for store in stores for batch in store.view("usage").to_batches()]
     if filters.has_topics:
+        refuse_unknown_topic(filters, known_topics(stores) | _topics_of(batches))
         batches = list(filtered(batches, filters, None))
     names = ("topic", "day") if by == "both" else (by,)
     table = _summed(batches, ("brokerName", *names), view_named("usage").schema)
     if not show_batches(output, table.to_batches(), table.schema.names, limit=filters.limit):
-        refuse_unknown_topic(filters, known_topics(stores))
         return nothing("the store has no messages of such a topic; --topic '*' includes system topics")
     return OK
+
+
+def _topics_of(batches: list[pa.RecordBatch]) -> set[str]:
+    return {topic for batch in batches for topic in batch["topic"].to_pylist() if topic}
 
 
 # Any: a schema of pyarrow, which has no types

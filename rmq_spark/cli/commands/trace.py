@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,14 +17,14 @@ from rmq_spark.cli.options import (
     from_one_look,
     keys_option,
     known_topics,
-    refuse_unknown_topic,
+    refuse_topics_no_store_has,
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.repeated import globs_of
 from rmq_spark.cli.view_rows import show_batches
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
 _OF_MESSAGE = ("key", "msgId")  # columns in front of the events, for programs
 _TRACED_MAX = 20
+_NAMED_MAX = 3  # keys of dead letters in a sentence
 
 
 @click.command("trace")
@@ -65,7 +67,7 @@ def trace_(
     from store_format.views.trace import TRACE_COLUMNS
 
     names = [column.name for column in TRACE_COLUMNS]
-    output = replace(output, below="detail")
+    output = replace(output, below="detail", milliseconds=True)
     if (id is None) == (not keys):
         raise click.UsageError("trace needs an id or --key KEY, and not both")
     if id is not None:
@@ -85,6 +87,7 @@ def trace_(
                 raise NotFoundError(
                     f"no message has the id or key {id!r}{hint_of_nothing(stores, filters, [id])}"
                 )
+            _say_dead_letters([(id, batches)])
             return
         keys = (id,)
     _trace_keys(stores, tuple(dict.fromkeys(keys)), filters, output, names)
@@ -111,10 +114,10 @@ def _trace_keys(
     """
     from rmq_spark.cli.reading import ids_of_key
 
+    refuse_topics_no_store_has(filters, stores)
     ids = {key: ids_of_key(stores, replace(filters, key=key)) for key in keys}
     missing = [_missing(stores, replace(filters, key=key)) for key, found in ids.items() if not found]
     if len(missing) == len(keys):
-        refuse_unknown_topic(filters, known_topics(stores))
         raise NotFoundError("; ".join(missing))
     key_of = {each: key for key, found in reversed(ids.items()) for each in found[: filters.limit]}
     traced = [each for key, found in ids.items() for each in found[: filters.limit] if key_of[each] == key]
@@ -133,9 +136,7 @@ def _trace_keys(
     _say_counts(ids, filters.limit)
     for sentence in missing:
         remark(sentence)
-    for group, key in _dead_letters(events, key_of):
-        command = f"rmqlog dlq {given_store()} -g {shlex.quote(shown(group))} --key {shlex.quote(shown(key))}"
-        remark(f"a dead letter of {shown(group)}: {command} --with-body")
+    _say_dead_letters((key_of[each], batches) for each, batches in events.items())
 
 
 def _missing(stores: list[MessageStore], filters: MessageChoice) -> str:
@@ -155,11 +156,20 @@ def _say_counts(ids: dict[str, list[str]], limit: int | None) -> None:
             remark(f"messages with the key {shown(key)}: {len(found)}{kept}")
 
 
-def _dead_letters(events: dict[str, list[pa.RecordBatch]], key_of: dict[str, str]) -> list[tuple[str, str]]:
-    """(group, key), sorted, of the messages that a group gave up."""
-    return sorted(
-        {(group, key_of[each]) for each, batches in events.items() for group in _buried_by(batches)}
-    )
+def _say_dead_letters(lives: Iterable[tuple[str, list[pa.RecordBatch]]]) -> None:
+    """Says for each group that gave up messages how to read its dead letters. `lives` are the timelines, each
+    with the key or id that it was found by.
+    """
+    keys_of: dict[str, list[str]] = {}
+    for key, batches in lives:
+        for group in sorted(_buried_by(batches)):
+            keys_of.setdefault(group, []).append(key)
+    for group, keys in sorted(keys_of.items()):
+        options = [f"--key {shlex.quote(shown(key))}" for key in dict.fromkeys(keys)]
+        more = f"; the same with {first_names(options[1:], _NAMED_MAX)}" if options[1:] else ""
+        count = "a dead letter" if len(keys) == 1 else f"{len(keys)} dead letters"
+        command = f"rmqlog dlq {given_store()} -g {shlex.quote(shown(group))} {options[0]} --with-body"
+        remark(f"{count} of {shown(group)}: {command}{more}")
 
 
 def _buried_by(batches: list[pa.RecordBatch]) -> set[str]:

@@ -23,7 +23,7 @@ from rmq_spark.cli.output import (
     write_line,
     write_verdict,
 )
-from rmq_spark.cli.remarks import Progress, terminal_columns, wrapped
+from rmq_spark.cli.remarks import Progress, terminal_columns, with_store, wrapped
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def _write(output: Output, found: dict[str, Diagnosis], commit_log_paths: Sequen
     if output.form == "table" and not output.columns:
         for root, diagnosis in found.items():
             for problem in diagnosis:
-                print(_problem_text(output, problem.severity, str(problem)))
+                line = with_store(str(problem), given_store(root))
+                print(_problem_text(output, problem.severity, line))
             fitted_to = None if output.wide else output.terminal_columns
             _print_sums(root, diagnosis, sys.stdout, fitted_to)
             _write_given_up(output, root)
