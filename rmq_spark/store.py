@@ -6,6 +6,7 @@ cluster of such stores.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import pyarrow as pa
 from rmq_spark.options.access_options import parse_access
 from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.page import wide_last
-from store_format.errors import OptionError
+from store_format.errors import OptionError, StoreNotFoundError
 from store_format.files import paths
 from store_format.files.read import places
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
@@ -442,6 +443,16 @@ def open_path(
         access = parse_access(options, path)
         for place in filter(paths.is_remote, (path, *map(paths.given, commit_log_paths))):
             places().reach(place, access)
+    try:
+        return _opened(path, commit_log_paths)
+    except StoreNotFoundError as error:
+        if commit_log_paths or paths.is_remote(path) or (os.path.lexists(path) and not _is_empty(path)):
+            raise
+        new = f"store_format.MessageStore.create({path!r}, broker_name=…)"
+        raise StoreNotFoundError(f"{error}; a new store is made by {new}") from error
+
+
+def _opened(path: str, commit_log_paths: Sequence[str]) -> LogStore | LogCluster:
     if commit_log_paths:
         return LogStore.open(path, commit_log_paths=commit_log_paths)
     roots = store_roots(path)
@@ -450,3 +461,7 @@ def open_path(
     stores = tuple(LogStore.open(root) for root in roots)
     refuse_equal_names((store.broker_name, store.path) for store in stores)
     return LogCluster(path, stores)
+
+
+def _is_empty(path: str) -> bool:
+    return os.path.isdir(path) and not os.listdir(path)

@@ -9,6 +9,7 @@ of a queue that is new to it.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -27,14 +28,14 @@ from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.option import Earliest, Latest, Offset, OffsetSpec, Position, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from store_format import Queue
-from store_format.display.text import first_names
+from store_format.display.text import first_names, shown
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.files import paths
 from store_format.files.paths import Refused, refuse
 from store_format.files.read import places
 from store_format.metadata.group_offsets import RetryOwners, known_groups
 from store_format.metadata.read import known_topics
-from store_format.names import did_you_mean, is_retry_topic, retry_topic
+from store_format.names import did_you_mean, is_retry_topic, is_system_topic, nearest, retry_topic
 from store_format.read.choice import MessageChoice, QueueName
 from store_format.read.store import Store
 from store_format.read.store_root import refuse_equal_names, refuse_repeated, store_roots
@@ -151,10 +152,15 @@ def warn_of_no_match(
     """Warns if `subscribePattern` matches no topic of the `queues`, and says what follows."""
     pattern = options.choice.pattern
     if pattern is not None and not any(options.choice.chooses_topic(queue.topic) for queue in queues):
+        every = {queue.topic for queue in _existing_queues(stores)}
+        topics = sorted(topic for topic in every if not is_system_topic(topic))
+        near = nearest(pattern, topics) or (topics or [""])[0]
+        example = f" a pattern is for the whole name, as {shown(re.escape(near[:3]))}.* is for {shown(near)};"
         _log.warning(
-            "subscribePattern %s matches no topic; %s. %s",
+            "subscribePattern %s matches no topic;%s %s. %s",
             pattern,
-            _listed(sorted({queue.topic for queue in _existing_queues(stores)})),
+            example if topics else "",
+            _listed(topics),
             effect,
         )
 

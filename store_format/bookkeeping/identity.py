@@ -51,8 +51,12 @@ def parsed_json(data: bytes, path: str, what: str, parse: Callable[[Any], _Parse
     """What `parse` makes of a file of this project. Raises CorruptStoreError if the file is no such thing."""
     try:
         return parse(json.loads(data))
+    except json.JSONDecodeError as error:
+        raise CorruptStoreError(path, error.pos, what, f"no JSON ({error.msg})") from error
+    except KeyError as error:
+        raise CorruptStoreError(path, 0, what, f"JSON without the member {error}") from error
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptStoreError(path, 0, what, str(error) or "something else") from error
+        raise CorruptStoreError(path, 0, what, f"JSON of another form ({error})") from error
 
 
 def read_note(path: str, what: str, parse: Callable[[Any], _Parsed]) -> _Parsed | None:  # Any: JSON

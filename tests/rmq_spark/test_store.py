@@ -137,6 +137,21 @@ def test_find_takes_the_words_of_messages(store: LogStore) -> None:
         bare.find(since="-2h")  # type: ignore[arg-type] # wrong on purpose
 
 
+def test_a_place_for_a_new_store_is_told_how_to_make_one(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other" / "files").mkdir(parents=True)
+    for name in ("empty", "missing"):
+        with pytest.raises(StoreNotFoundError) as raised:
+            rmq_spark.open(str(tmp_path / name))
+        new = f"MessageStore.create({str(tmp_path / name)!r}, broker_name=…)"
+        assert str(raised.value).endswith(f"; a new store is made by store_format.{new}")
+        made = MessageStore.create(str(tmp_path / name), broker_name="broker-a")
+        assert rmq_spark.open(made.path).topics() == []  # the advice is right
+    with pytest.raises(StoreNotFoundError) as raised:
+        rmq_spark.open(str(tmp_path / "other"))
+    assert "MessageStore.create" not in str(raised.value)
+
+
 def test_a_store_with_its_commitlog_elsewhere(copy_of: Golden, tmp_path: Path) -> None:
     root = copy_of("basic-5.5.0")
     log = tmp_path / "disk2"

@@ -166,7 +166,10 @@ def test_a_batch_whose_pattern_matches_no_topic_says_so(
         warned = [record.getMessage() for record in caplog.records if "no topic" in record.getMessage()]
         assert len(warned) == count
         assert any(split.shares for split in found.splits) == (pattern == ".*")
-    assert warned[0].startswith("subscribePattern Ord* matches no topic; the topic")
+    pattern = "a pattern is for the whole name, as Ord.* is for Orders"
+    assert warned[0].startswith(
+        f"subscribePattern Ord* matches no topic; {pattern}; the topics are Batches, Orders, "
+    )
     assert warned[0].endswith(". The read has no rows")
 
 

@@ -100,7 +100,10 @@ def test_a_pattern_that_matches_nothing_is_a_warning(
         drained(stream)
         stream.restart(subscribePattern="Ordr.*")
     assert stream.step() is None
-    said = "subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. "
+    said = (
+        "subscribePattern Ordr.* matches no topic; a pattern is for the whole name, as Ord.* is for Orders; "
+        "the topics are Audit, Orders. "
+    )
     assert caplog.messages == [f"{said}The stream waits for a topic that matches"]
     append(root, numbered("Ordr1", 0, 1))
     assert stream.step() == [("Ordr1", 0, 0)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import ClusterMember, LogPlace
+from store_format.bookkeeping.identity import ClusterMember, LogPlace, parsed_json
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import Ledger, LedgerEntry, LeftOut
 from store_format.errors import CorruptStoreError, StoreWriteError
@@ -106,3 +106,17 @@ def test_a_note_with_a_number_that_is_none(root: str) -> None:
     (note,) = (Path(root) / ".rmqlog" / "left-out").iterdir()
     value = json.loads(note.read_text())
     _refuses(note, value | {"key": ["job", float("inf")]}, lambda: LeftOut.all_members(Opened(root)), "note")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"number": x}', "a.json at byte 11: expected a note, found no JSON (Expecting value)"),
+        (b'{"other": 1}', "a.json at byte 0: expected a note, found JSON without the member 'number'"),
+        (b"[]", "a.json at byte 0: expected a note, found JSON of another form (list indices must be int"),
+    ],
+)
+def test_a_file_that_is_no_note_says_what_it_is(data: bytes, said: str) -> None:
+    with pytest.raises(CorruptStoreError) as raised:
+        parsed_json(data, "a.json", "a note", lambda value: value["number"])
+    assert str(raised.value).startswith(said)
