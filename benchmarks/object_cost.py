@@ -1,5 +1,6 @@
 """`python -m benchmarks.object_cost`: requests, bytes and CPU time of a process that reads a store on object
-storage without Spark, for the arithmetic of docs/cost.md.
+storage without Spark, for the arithmetic of docs/cost.md. With `--cuts`: what queues cost that are cut for
+tasks.
 
 The S3 server of the tests runs in another process, so that the CPU time is the reader's; a second server, in
 this process, counts the requests.
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.fill import Filling, fill
@@ -25,6 +27,7 @@ from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
 from store_format import MessageStore, kernels
+from store_format.files import blocks
 from store_format.files.read import Clients, places
 from tests.support.object_server import ObjectServer, served
 
@@ -32,12 +35,17 @@ _BODY_SIZE, _UNIT_BYTES = 1024, 272
 _TOPICS = 10
 _COLUMNS = "topic,queueId,queueOffset,body"
 _CORES = 8
+_CUT_MESSAGES, _CUT_UNIT_BYTES = 2_400_000, 372  # with --cuts
+_SERVERS: list[ObjectServer] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.object_cost")
     parser.add_argument("--gib", type=float, default=1, help="GiB of commitlog (1)")
+    parser.add_argument("--cuts", action="store_true", help="requests for queues that are cut for tasks")
     given = parser.parse_args(arguments)
+    if given.cuts:
+        return _cuts()
     with tempfile.TemporaryDirectory(prefix="rmqlog-bench-") as directory:
         buckets = Path(directory) / "buckets"
         root = buckets / "bucket" / "store"
@@ -65,6 +73,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _cuts() -> int:
+    """Requests and bytes for each of 16 queues with one file of 150,000 entries."""
+    asked: dict[str, tuple[bool, Callable[[str], object]]] = {}
+    for tasks in (1, 12, 24, 48):
+        size = f"{_CUT_MESSAGES * _CUT_UNIT_BYTES // tasks + 1000}"
+        for is_many, of in ((False, "up to"), (True, "as of more than")):
+            what = f"plan {tasks} task{'s' * (tasks > 1)}, {of} 2,000 queues"
+            asked[what] = is_many, partial(_plan, minPartitions="1", maxBytesPerPartition=size)
+    asked["one task of 12"] = False, lambda url: _read_one(url, _CUT_MESSAGES * _CUT_UNIT_BYTES // 12)
+    with tempfile.TemporaryDirectory(prefix="rmqlog-bench-") as directory:
+        root = Path(directory) / "bucket" / "store"
+        root.parent.mkdir()
+        fill(root, Filling(messages=_CUT_MESSAGES, body_size=100, topics=2))
+        kernels.load()
+        rows = []
+        with served(Path(directory)) as server:
+            _use(server)
+            for what, (is_many, ask) in asked.items():
+                many, blocks._MANY = blocks._MANY, 8 if is_many else blocks._MANY
+                _counted(server, ask, "s3://bucket/store")
+                blocks._MANY = many
+                sizes = [each.stop - each.start for each in server.requests if "/consumequeue/" in each.key]
+                rows.append((what, f"{len(sizes) / 16:.1f}", f"{sum(sizes) / 16e6:.1f}"))
+    print(table(("16 queues of 150,000 entries", "requests a queue", "MB a queue"), rows), end="")
+    return 0
+
+
+def _read_one(url: str, size: int) -> None:
+    """Reads the middle split; the server has forgotten the requests of planning."""
+    scan, splits = _plan(url, minPartitions="1", maxBytesPerPartition=str(size))
+    _forget()
+    _SERVERS[-1].requests.clear()
+    for _ in scan.read(splits[len(splits) // 2]):
+        pass
+
+
 def _plan(url: str, **options: str) -> tuple[Scan, Sequence[Split]]:
     parsed = parse_read_options({"path": url, "columns": _COLUMNS, **options})
     return Scan(fields_from_options(parsed), parsed), plan(parsed, cores=_CORES).splits
@@ -89,6 +133,7 @@ _ASKED: dict[str, Callable[[str], object]] = {
 
 def _use(server: ObjectServer) -> None:
     """From now on this process knows only this server."""
+    _SERVERS.append(server)
     os.environ |= server.environment()
     places().clients = Clients()
     _forget()
