@@ -6,7 +6,6 @@ cluster of such stores.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ import pyarrow as pa
 from rmq_spark.options.access_options import parse_access
 from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.page import wide_last
-from store_format.errors import OptionError, StoreNotFoundError
+from store_format.errors import OptionError, StoreError, StoreNotFoundError
 from store_format.files import paths
-from store_format.files.read import places
+from store_format.files.read import files_at, places
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
 from store_format.read.choice import MessageChoice
@@ -294,8 +293,8 @@ class LogStore(_WithMessages, MessageStore):
 
     def find(
         self,
-        *,
         key: str | Sequence[str] | None = None,
+        *,
         message_id: str | None = None,
         topic: str | Sequence[str] | None = None,
         tags: Sequence[str] | None = None,
@@ -321,7 +320,7 @@ class LogStore(_WithMessages, MessageStore):
 
         Example::
 
-            store.find(key="A-100017", since="-2d").table
+            store.find("A-100017", since="-2d").table
             store.find(key=["A-100017", "A-100018"]).table
             store.find(topic=["Orders", "Payments"], where="region = 'east'", columns=["keys", "body"]).table
         """
@@ -411,7 +410,11 @@ class LogCluster(_WithMessages):
         """Returns one view of all stores as one table. The column brokerName names the store."""
         return pa.concat_tables([store.view(name, now_ms=now_ms) for store in self.stores])
 
-    def find(self, **conditions: Any) -> dict[str, Found]:  # Any: the arguments of `LogStore.find`
+    def find(
+        self,
+        key: str | Sequence[str] | None = None,
+        **conditions: Any,  # Any: the other arguments of `LogStore.find`
+    ) -> dict[str, Found]:
         """Calls `LogStore.find` for every store, and returns a dict of broker name -> `Found`.
 
         Raises OptionError as it does, and for a topic that no store has.
@@ -424,7 +427,7 @@ class LogCluster(_WithMessages):
         topics = topics_of(topic, known)
         misses: list[list[str]] = [[] for _ in self.stores]
         found = {
-            store.broker_name: store._found(missed, topics=topics, **conditions)
+            store.broker_name: store._found(missed, key=key, topics=topics, **conditions)
             for store, missed in zip(self.stores, misses, strict=True)
         }
         warn_of_misses(misses)
@@ -446,7 +449,7 @@ def open_path(
     try:
         return _opened(path, commit_log_paths)
     except StoreNotFoundError as error:
-        if commit_log_paths or paths.is_remote(path) or (os.path.lexists(path) and not _is_empty(path)):
+        if commit_log_paths or paths.is_remote(path) or not _may_be_new(path):
             raise
         new = f"store_format.MessageStore.create({path!r}, broker_name=…)"
         raise StoreNotFoundError(f"{error}; a new store is made by {new}") from error
@@ -463,5 +466,9 @@ def _opened(path: str, commit_log_paths: Sequence[str]) -> LogStore | LogCluster
     return LogCluster(path, stores)
 
 
-def _is_empty(path: str) -> bool:
-    return os.path.isdir(path) and not os.listdir(path)
+def _may_be_new(path: str) -> bool:
+    """Whether nothing is there, or an empty directory."""
+    try:
+        return not files_at(path).names(path, missing_ok=True)
+    except StoreError:
+        return False

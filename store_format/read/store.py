@@ -25,7 +25,7 @@ from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import Newest, QueueRange, QueueRanges, QueueSlice
 from store_format.consumequeue.units import FiledQueue
-from store_format.display.text import first_names, shown
+from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -41,7 +41,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.message.single import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import known_topics
-from store_format.names import QueueKey, is_light_queue
+from store_format.names import QueueKey, did_you_mean, is_light_queue, is_system_topic
 from store_format.opened.store import Opened
 from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
@@ -327,7 +327,8 @@ class Store:
                 return next(each for each in self.queues_of(found) if each.queue_id == queue_id)
             if (topic, queue_id) not in found.damaged:
                 ids = sorted(queue for name, queue in found.queues if name == topic)
-                have = f"its queues are {ids}" if ids else f"the topics are {first_names(self.topics())}"
+                near = did_you_mean(topic, sorted(self.topics(), key=is_system_topic), "topics")
+                have = f"its queues are {ids}" if ids else near
                 raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
         else:
             self._unfiled.warn_of_none()

@@ -34,6 +34,7 @@ def test_several_keys_are_the_messages_of_each(store: LogStore) -> None:
         offsets = found.table["physicalOffset"].to_pylist()
         assert offsets == sorted(offsets)
         assert found.table.schema.names == [*COLUMNS, "physicalOffset"]
+    assert store.find("id-9", columns=COLUMNS).table == each[0]
     one = store.find(key=["id-9"], columns=COLUMNS)
     assert (one.table, one.how) == (each[0], store.find(key="id-9").how)
 
@@ -146,7 +147,7 @@ def test_what_no_message_has_of_several_is_a_warning(
     keys = cluster.messages(columns=["keys"]).to_table()["keys"].combine_chunks().flatten().to_pylist()
     there = {tuple(map(bool, _counts(cluster, key))): key for key in sorted(set(keys))[:50]}
     one_each = [there[True, False], there[False, True]]
-    cluster.find(key=[*one_each, "nobody"])
+    cluster.find([*one_each, "nobody"])
     assert caplog.messages == [
         "find: no message that matches has the key 'nobody'",
         "find: no message that matches has the tag 'Taga'",

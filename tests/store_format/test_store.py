@@ -154,7 +154,8 @@ def test_topics_and_queues(small: SmallStore) -> None:
     ("topic", "queue_id", "message"),
     [
         ("Orders", 2, "has no queue Orders-2; its queues are [0, 1]"),
-        ("Order", 0, "has no queue Order-0; the topics are %LMQ%a, %LMQ%b"),
+        ("Order", 0, "has no queue Order-0; did you mean Orders?"),
+        ("x", 0, "has no queue x-0; the topics are "),
     ],
 )
 def test_a_queue_that_is_not_there(small: SmallStore, topic: str, queue_id: int, message: str) -> None:
