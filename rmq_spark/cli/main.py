@@ -308,16 +308,20 @@ def _usage(error: click.UsageError) -> str:
     extra = re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", text)
     if extra is None or error.ctx is None:
         return text
-    hint = _hint_of_extra(extra[1], error.ctx.command)
+    hint = _hint_of_extra(extra[1], error.ctx.command, str(error.ctx.params.get("id")))
     return f"{text}; {hint}" if hint else text
 
 
-def _hint_of_extra(extra: str, command: click.Command) -> str:
-    """What a user meant with words behind the arguments of a command; "" if nobody can tell."""
+def _hint_of_extra(extra: str, command: click.Command, first: str) -> str:
+    """What a user meant with words behind the arguments of a command; "" if nobody can tell. `first` is the
+    word for the argument ID.
+    """
     from rmq_spark.cli.address import parse_address
 
     given = {each.opts[-1].lstrip("-"): each for each in command.params}
     words = [name for name, each in given.items() if isinstance(each, click.Argument) and name != "store"]
+    if command.name == "trace":  # --key takes the ids of clients, too
+        return f"for several, write {' '.join(f'-k {shlex.quote(each)}' for each in (first, *extra.split()))}"
     if words and words[0] in _WORDS:
         return f"rmqlog {command.name} takes one {words[0].upper()}, call it for each"
     if command.name == "export":
