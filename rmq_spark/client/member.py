@@ -311,7 +311,8 @@ class Member:
         """The queue of this name. Raises OptionError for one that this consumer does not have."""
         if name not in self.queues:
             have = ", ".join(map(str, sort_queues(self.queues))) or "none"
-            raise OptionError(f"{name}: expected a queue that this consumer has now, {have}")
+            named = MessageQueue.given(name)
+            raise OptionError(f"{named}: expected a queue that this consumer has now, {have}")
         return self.queues[name]
 
     def limits(self, name: MessageQueue) -> tuple[int, int]:

@@ -160,6 +160,13 @@ class MessageQueue(NamedTuple):
         """The text in errors and log lines, escaped: `Orders-0 of broker-a`."""
         return shown(f"{self.topic}-{self.queue_id} of {self.broker_name}")
 
+    @staticmethod
+    def given(queue: object) -> MessageQueue:
+        """A queue that a user gave, maybe as a plain tuple. Raises OptionError for what is no queue."""
+        if isinstance(queue, tuple) and len(queue) == 3:
+            return MessageQueue(*queue)
+        raise OptionError(f"expected a queue as (topic, broker name, queue id), found {queue!r}")
+
     def java_text(self) -> str:
         """MessageQueue.toString, which CONSISTENT_HASH hashes."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"

@@ -192,6 +192,7 @@ def reset_to(
 
     Raises OptionError for a queue that no store has, and for an offset outside of its queue.
     """
+    targets = {MessageQueue.given(queue): target for queue, target in targets.items()}
     limits = _limits_of_all(_queues_of(stores, {queue.topic for queue in targets}))
     for queue, target in targets.items():
         if queue not in limits:
@@ -200,7 +201,7 @@ def reset_to(
         low, high = limits[queue]
         if not low <= target <= high:
             raise OptionError(f"{queue}: expected an offset from {low} to {high}, found {target}")
-    return OffsetPlan(place, dict(targets), place.offsets.read(), limits)
+    return OffsetPlan(place, targets, place.offsets.read(), limits)
 
 
 def copy_offsets(
@@ -220,6 +221,7 @@ def copy_offsets(
     if not targets:
         of_topics = "" if wanted is None else f" of {', '.join(sorted(wanted))}"
         raise OptionError(f"group {source.group}: expected offsets{of_topics} to copy, found none")
+    targets = {MessageQueue.given(queue): target for queue, target in targets.items()}
     limits = _limits_of_all(_queues_of(stores, {queue.topic for queue in targets}))
     return OffsetPlan(place, targets, place.offsets.read(), limits)
 

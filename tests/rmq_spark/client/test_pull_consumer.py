@@ -72,8 +72,11 @@ def test_seek_goes_back_and_forth(consumer: PullConsumer, consumers: Consumers) 
     assert consumer.poll(0) == []
     with pytest.raises(OptionError, match="expected an offset from 0 to 5, found 6"):
         consumer.seek(_QUEUES[0], 6)
-    with pytest.raises(OptionError, match="expected a queue that this consumer has now"):
-        consumer.seek(MessageQueue("U", "broker-a", 0), 0)
+    for other in (MessageQueue("U", "broker-a", 0), ("U", "broker-a", 0)):
+        with pytest.raises(OptionError, match="U-0 of broker-a: expected a queue that this consumer has now"):
+            consumer.seek(other, 0)  # type: ignore[arg-type] # as a plain tuple
+    with pytest.raises(OptionError, match=r"\(topic, broker name, queue id\), found \('', 1\)"):
+        consumer.seek(("", 1), 0)  # type: ignore[arg-type] # wrong on purpose
     consumer.shutdown()
     again = consumers.pull()
     again.subscribe("T")

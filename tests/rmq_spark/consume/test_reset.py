@@ -126,12 +126,17 @@ def test_to_given_offsets(store: MessageStore, place: GroupPlace) -> None:
             {MessageQueue("Orders", store.broker_name, 99): 1},
             f"no store has the queue Orders-99 of {store.broker_name}; the queues",
         ),
+        (
+            {("Orders", store.broker_name, 99): 1},
+            f"no store has the queue Orders-99 of {store.broker_name}; the queues",
+        ),
+        ({("", 1): 1}, "expected a queue as (topic, broker name, queue id), found ('', 1)"),
         ({MessageQueue("Oders", store.broker_name, 0): 1}, "the queues of its topic are none"),
         (_orders(store, 10**6), f"Orders-0 of {store.broker_name}: expected an offset from 0 to "),
         (_orders(store, -1), "found -1"),
     ]:
         with pytest.raises(OptionError) as caught:
-            reset_to(place, [store], targets)
+            reset_to(place, [store], targets)  # type: ignore[arg-type] # as plain tuples
         assert said in str(caught.value)
     assert place.offsets.read() == later
 
