@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import flat_bytes
+from store_format.arrays.ranges import flat_bytes, repeats_each
 from store_format.arrays.sql_types import type_name
 from store_format.errors import IllegalMessageError, OptionError
 from store_format.java.text import decode_utf8
@@ -372,6 +372,9 @@ class WriteRows:
                 f"{self._place_of(row)}: expected a topic, found null; fill the column topic, "
                 "or set the option topic"
             )
+        if repeats_each(column, 1):
+            self.topics = (topic_name(column[0].as_py()),)
+            return
         coded = column.dictionary_encode()
         self.topics = tuple(map(topic_name, coded.dictionary.to_pylist()))
         self.codes = coded.indices.to_numpy().astype(np.int64)

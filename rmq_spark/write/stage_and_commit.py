@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +39,8 @@ _BORN_PORT = 0
 _STORE_PORT = 10911  # a broker's listenPort
 _FRAME_SIZE_MAX = 16 << 20  # NettyDecoder: com.rocketmq.remoting.frameMaxLength of a client
 _FRAME_HEAD_SIZE_MAX = 1 << 12  # the head of the answer to a pull
+# Of small bodies, three of Spark's batches of 10,000 rows: a task takes 0.8 of the CPU time of one by one.
+_JOINED_SIZE = 8 << 20
 _ABORT_LOCK_TIMEOUT = 5.0  # seconds; files that are not removed by then are collected later
 
 
@@ -87,18 +89,39 @@ def stage_rows(
     queue_nums: Counter[str] = Counter()  # by topic, in the order met
     timer_ms: list[int] = []
     with saying_nothing_written(), _Staging(target) as staging:
-        for batch in batches:
-            if batch.num_rows:
-                messages = producer.produce(batch, _now_ms())
-                queue_nums |= Counter(messages.queue_nums())  # the larger number
-                if messages.first_timer_ms is not None:
-                    timer_ms.append(messages.first_timer_ms)
-                staging.append(messages)
+        for batch in _joined(batches):
+            messages = producer.produce(batch, _now_ms())
+            queue_nums |= Counter(messages.queue_nums())  # the larger number
+            if messages.first_timer_ms is not None:
+                timer_ms.append(messages.first_timer_ms)
+            staging.append(messages)
         files = staging.close()
     producer.report()
     created = target.routes.created(queue_nums)
     new_topics = tuple((name, config.write_queue_nums) for name, config in created.items())
     return Staged(files, new_topics, min(timer_ms, default=None))
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches with rows. Small ones with the same columns are joined, up to `_JOINED_SIZE` bytes."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if held and (size + batch.nbytes > _JOINED_SIZE or batch.schema != held[0].schema):
+            yield _one_batch(held)
+            held, size = [], 0
+        held.append(batch)
+        size += batch.nbytes
+    if held:
+        yield _one_batch(held)
+
+
+def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 class _Staging:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.arrays.ranges import flat_bytes, from_flat, new_array, without_nulls
+from store_format.arrays.ranges import flat_bytes, from_flat, new_array, repeats_each, without_nulls
 from store_format.errors import IllegalMessageError
 from store_format.java.text import BROKER_MAP_CAPACITY, decode_utf8, hash_bucket, hash_map_order, table_size
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
@@ -229,11 +229,14 @@ class PropertyMaps:
             valid = properties.is_valid().to_numpy(zero_copy_only=False)
             chosen = pa.array(np.repeat(valid, counts))  # a null map may have entries
             keys, values, counts = keys.filter(chosen), values.filter(chosen), np.where(valid, counts, 0)
-        coded = keys.dictionary_encode()
+        width = int(counts.max(initial=0))
+        same = len(keys) == width * len(counts) and repeats_each(keys, width)  # the same names in each map
+        coded = (keys[:width] if same else keys).dictionary_encode()
+        codes = coded.indices.to_numpy()
         return PropertyMaps(
             [decode_utf8(name) for name in coded.dictionary.to_pylist()],
             counts,
-            coded.indices.to_numpy(),
+            np.tile(codes, len(counts)) if same else codes,
             values,
         )
 

@@ -22,6 +22,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.create_store import StoreDirectory
+from store_format.commit.staged_units import read_staged
 from store_format.errors import (
     IllegalMessageError,
     OptionError,
@@ -281,6 +282,19 @@ def test_a_stream_has_no_directory_made_for_its_tasks(place: Path) -> None:
     assert _looks(place) == before
     commit_write(target, [stage_rows(target, [numbered_rows(0, 10)])], ("q", 0))
     assert bodies(place) == dict.fromkeys(range(10), 1)
+
+
+def test_small_batches_of_equal_columns_are_staged_as_one(place: Path) -> None:
+    target = target_of(place)
+    large = numbered_rows(20, 23, properties=pa.array([[("p", "x")]] * 3, pa.map_(pa.string(), pa.string())))
+    large = large.set_column(1, "body", pa.array(["x" * (3 << 20)] * 3))
+    batches = [numbered_rows(0, 10), numbered_rows(10, 10), numbered_rows(10, 20), large, large]
+    file = stage_rows(target, batches).files[str(place)]
+    parts = read_staged(Opened(str(place)), file, chunk_size=1 << 30, units_max=1 << 20)
+    assert [len(part) for part in parts] == [20, 3, 3]
+    illegal = numbered_rows(20, 22).set_column(1, "body", pa.array(["20", ""]))
+    with pytest.raises(IllegalMessageError, match="row 21 of partition 4 "):
+        stage_rows(target, [*batches[:3], illegal], partition=4)
 
 
 def test_a_failed_write_beside_another_one_leaves_what_that_needs(place: Path) -> None:

@@ -20,6 +20,7 @@ from store_format.arrays.ranges import (
     gather_units,
     mapped_array,
     merged_ranges,
+    repeats_each,
     within_ranges,
 )
 from store_format.layouts import BLANK_HEAD
@@ -98,3 +99,12 @@ def test_there_and_back_on_any_slice(kind: pa.DataType, values: list[bytes], fro
 def test_records_become_values() -> None:
     assert fixed_width(np.array([1, -2], ">i2")).to_pylist() == [b"\0\1", b"\xff\xfe"]
     assert fixed_width(np.empty(0, "V88")).to_pylist() == []
+
+
+@given(st.lists(st.sampled_from(["a", "b", "ab", ""]), max_size=6), st.integers(0, 4), st.integers(0, 3))
+def test_values_that_repeat(values: list[str], times: int, count: int) -> None:
+    """Also those of a slice, and values whose bytes repeat while their ends do not."""
+    values = values * times
+    expected = 0 < count <= len(values) and values == values[:count] * (len(values) // count)
+    for array in (pa.array(values, pa.string()), pa.array(["ab", *values], pa.large_string())[1:]):
+        assert repeats_each(array, count) == expected

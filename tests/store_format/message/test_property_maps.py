@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from store_format.message.property_encoder import PropertyMaps
 
@@ -61,3 +63,13 @@ def test_slices_and_null_maps_that_cover_entries() -> None:
     assert columns(PropertyMaps.of(hidden)) == {"a": [b"1", None, None], "c": [None, None, b"3"]}
     assert columns(PropertyMaps.of(whole[1:2])) == {"b": [b"2"]}
     assert columns(PropertyMaps.of(whole[:0])) == {}
+
+
+_ENTRIES = st.lists(st.tuples(st.sampled_from("ab"), st.just("1")), min_size=1, max_size=2)
+
+
+@given(st.lists(_ENTRIES, max_size=4), st.integers(1, 3))
+def test_maps_with_the_same_names_are_entries_as_others_are(rows: list[Any], times: int) -> None:
+    maps = maps_of(*rows * times)
+    assert [maps.names[code] for code in maps.codes] == [name for row in rows * times for name, _ in row]
+    assert (maps.counts.tolist(), len(set(maps.names))) == (list(map(len, rows * times)), len(maps.names))
