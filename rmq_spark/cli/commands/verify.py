@@ -23,7 +23,7 @@ from rmq_spark.cli.output import (
     write_line,
     write_verdict,
 )
-from rmq_spark.cli.remarks import Progress, terminal_columns, with_store, wrapped
+from rmq_spark.cli.remarks import Progress, given_store, terminal_columns, with_store, wrapped
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
