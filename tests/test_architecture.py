@@ -50,7 +50,19 @@ ROOMS = [
                 "store",
                 "charts",
             ),
-            *("charts", "show", "spark", "", "pop", "consumer", "services", "demo", "metrics", "cli"),
+            *(
+                "charts",
+                "report",
+                "show",
+                "spark",
+                "",
+                "pop",
+                "consumer",
+                "services",
+                "demo",
+                "metrics",
+                "cli",
+            ),
         )
     ),
     "pyspark_rmqlog.",  # what Spark imports to register the data source
@@ -89,6 +101,7 @@ PUBLIC = {
     "rmq_spark/consumer.py",
     "rmq_spark/demo/__init__.py",
     "rmq_spark/pop.py",
+    "rmq_spark/report/__init__.py",
     "rmq_spark/services.py",
     "rmq_spark/broker/retry.py",
     "rmq_spark/broker/services/timer.py",

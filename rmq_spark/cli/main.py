@@ -66,7 +66,7 @@ FAMILIES: dict[str, dict[str, str]] = {
     "Consumer groups": {"lag": "lag", "retention": "retention", "groups": "groups", "offsets": "groups"},
     "Messages that wait": {"dlq": "waiting", "delay": "waiting", "half": "waiting"},
     "Monitoring": {"metrics": "metrics", "check": "check"},
-    "Damage": {"verify": "verify", "dump": "dump", "recover": "recover"},
+    "Damage": {"verify": "verify", "report": "report", "dump": "dump", "recover": "recover"},
     "Work of a broker": {"services": "services", "clean": "clean"},
     "This installation": {"doctor": "doctor", "completion": "completion"},
 }

@@ -200,6 +200,11 @@ def output_options(*, raw: bool = False, searches: bool = False) -> Callable[[Co
     return decorate
 
 
+def table_output(tz: str | None) -> Output:
+    """The look of the tables of a command without --output."""
+    return _output("table", (), "base64", False, tz)
+
+
 def _output(form: str, columns: tuple[str, ...], bodies: str, wide: bool, tz: str | None) -> Output:
     to_terminal = sys.stdout.isatty()
     return Output(

@@ -5,7 +5,7 @@ again, and the null device for a closed pipe.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
@@ -17,6 +17,20 @@ def forget_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
+
+
+def refuse_inside_store(out: str, roots: Iterable[str]) -> None:
+    """Raises UsageError if the file lies in one of these directories, or in another store, where a broker or
+    a reader may take it for a store's file.
+    """
+    from store_format.read.store_root import store_around
+
+    place = os.path.realpath(os.path.dirname(os.path.abspath(out)))
+    own = {os.path.realpath(path): path for path in roots}
+    inside = [path for real, path in own.items() if os.path.commonpath((place, real)) == real]
+    root = inside[0] if inside else store_around(place)
+    if root is not None:
+        raise click.UsageError(f"{out} is inside the store {root}; give a place outside of it")
 
 
 @contextmanager

@@ -44,6 +44,17 @@ def merged_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def without_ranges(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The parts of [start, stop) that no range has.
+
+    >>> without_ranges(0, 10, [(2, 4), (8, 12)])
+    [(0, 2), (4, 8)]
+    """
+    edges = [start, *(edge for each in merged_ranges(ranges) for edge in each), stop]
+    found = ((max(low, start), min(high, stop)) for low, high in zip(edges[::2], edges[1::2], strict=True))
+    return [(low, high) for low, high in found if low < high]
+
+
 def consecutive(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
     """The ranges [start, stop) of numbers in ascending ones.
 

@@ -162,6 +162,8 @@ def diagnose(
         log_begin=log.min_offset,
         given_up=str(given_up),
         unserved=Unserved.of(unserved, queues.all_messages(unknown)),
+        unserved_light=Unserved.of(queues.unserved_light, {}),
+        lost=tuple(queues.lost_places.rows),
         lacks_last_files=queues.lead_behind_files,
         lacks_ends=queues.lacks_ends,
         lacks_settings=_lacks_settings(

@@ -19,7 +19,7 @@ import numpy as np
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
 from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
-from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, Findings
+from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, REFUSES, Findings, Severity
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
 from store_format.files.paths import OFFSET_NAME, DirectoryEntry, StoreFile
@@ -34,7 +34,13 @@ QUEUE_ADVICE = (
     "howto-recover.md, section 6"
 )
 _LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"
-_STRAY_ADVICE = "Move it out of the store: a broker may refuse to start because of it, and readers ignore it"
+SIZE_ADVICE = (
+    f"rmqlog recover writes the queue's files again from the commitlog. Until then a {REFUSES} "
+    "(MappedFileQueue.doLoad)"
+)
+_STRAY_ADVICE = f"Move it out of the store: a {REFUSES} (MappedFileQueue.doLoad), and readers ignore it"
+_IGNORED_ADVICE = "Nothing needs to be done: a broker and readers ignore it"
+_EMPTY_ADVICE = "Nothing needs to be done: a broker deletes it when it starts (MappedFileQueue.doLoad)"
 _DLEDGER_ADVICE = "It is not checked; read the messages through the store's broker"
 
 
@@ -55,11 +61,20 @@ def entries_of(findings: Findings, directory: str) -> list[DirectoryEntry]:
 
 
 def checked_files(
-    findings: Findings, directory: str, name: re.Pattern[str] = OFFSET_NAME, what: str = "20 digits"
+    findings: Findings,
+    directory: str,
+    name: re.Pattern[str] = OFFSET_NAME,
+    what: str = "20 digits",
+    *,
+    may_refuse: bool = True,
 ) -> list[DirectoryEntry]:
-    """The files whose names match, ascending by name. Reports every other entry of the directory."""
+    """The files whose names match, ascending by name. Reports every other entry of the directory; a broker
+    `may_refuse` to start because of one.
+    """
     found = []
-    for entry in entries_of(findings, directory):
+    entries = entries_of(findings, directory)
+    last = max((entry.name for entry in entries), default="")
+    for entry in entries:
         if entry.kind == "link":
             continue
         if entry.kind == "file" and name.match(entry.name):
@@ -71,8 +86,14 @@ def checked_files(
         if name.match(entry.name):  # as `Files.store_files` refuses it
             findings.add("damage", entry.path, 0, "a regular file", found_kind, NO_FILE_ADVICE)
         else:
+            is_deleted = entry.kind == "file" and not entry.size and entry.name == last
+            advice = _EMPTY_ADVICE if is_deleted else _IGNORED_ADVICE
+            is_harmless = is_deleted or entry.kind == "directory" or not may_refuse
+            severity: Severity = "info" if is_harmless else "warning"
             expected = f"only files whose names are {what}"
-            findings.add("warning", entry.path, 0, expected, found_kind, _STRAY_ADVICE)
+            findings.add(
+                severity, entry.path, 0, expected, found_kind, advice if is_harmless else _STRAY_ADVICE
+            )
     return found
 
 
@@ -91,15 +112,14 @@ def usable_log(
     files = sorted(
         (StoreFile(entry.path, int(entry.name), entry.size) for entry in entries), key=lambda file: file.start
     )
+    if files and files[-1].size == 0:
+        empty = files.pop()
+        findings.add("info", empty.path, 0, "a file with content", "an empty last file", _EMPTY_ADVICE)
     stray = strays(files, FileCache())
     for error in stray.values():
         findings.add_error("damage", error, STRAY_ADVICE)
     stray_bytes = sum(file.size for file in files if file.path in stray)
     files = [file for file in files if file.path not in stray]
-    if files and files[-1].size == 0:
-        empty = files.pop()
-        advice = "Nothing needs to be done: a broker deletes it when it starts (MappedFileQueue.doLoad)"
-        findings.add("info", empty.path, 0, "a file with content", "an empty last file", advice)
     size = _likely_size(files)
     with suppress(CorruptStoreError):  # a bad store.json: a write reports the file
         size = StoreSettings.size_of_cut_file(opened, _log_of(files, directories)) or size
@@ -175,14 +195,14 @@ def queue_directories(findings: Findings, opened: Opened) -> list[tuple[str, int
             # Bytes that are not UTF-8 come as lone surrogates: no message has such a topic.
             if topic.kind == "directory" and any("\ud800" <= each <= "\udfff" for each in topic.name):
                 expected = "a topic's name in UTF-8"
-                findings.add("warning", topic.path, 0, expected, repr(topic.name), _STRAY_ADVICE)
+                findings.add("info", topic.path, 0, expected, repr(topic.name), _IGNORED_ADVICE)
             elif topic.kind == "directory":
                 found += [
                     (topic.name, queue_id, path, kind) for queue_id, path in _queue_ids(findings, topic.path)
                 ]
             elif topic.kind != "link" and not rocksdb:
                 expected = "only directories named as topics"
-                findings.add("warning", topic.path, 0, expected, repr(topic.name), _STRAY_ADVICE)
+                findings.add("info", topic.path, 0, expected, repr(topic.name), _IGNORED_ADVICE)
     return sorted(found)
 
 
@@ -193,7 +213,7 @@ def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:
             found.append((int(entry.name), entry.path))
         elif entry.kind != "link":
             expected = "only directories named as queue ids"
-            findings.add("warning", entry.path, 0, expected, repr(entry.name), _STRAY_ADVICE)
+            findings.add("info", entry.path, 0, expected, repr(entry.name), _IGNORED_ADVICE)
     return found
 
 
@@ -203,7 +223,9 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
     try:
         return file_run(directory, unit_size), True
     except CorruptStoreError as error:
-        findings.add_error("damage", error, QUEUE_ADVICE, kind="queue")
+        advice = SIZE_ADVICE if error.found.endswith(" bytes") else QUEUE_ADVICE
+        if error.expected != "a regular file":  # which is reported
+            findings.add_error("damage", error, advice, kind="queue")
         return None, False
 
 

@@ -61,7 +61,7 @@ def check_index_files(
     findings: Findings, directory: str, log: CommitLog, state: StoreState, log_end: int, lost: Lost
 ) -> None:
     """Checks every file of the directory. Units that point before the log or to lost messages are right."""
-    listed = checked_files(findings, directory, _NAME, "17 digits")
+    listed = checked_files(findings, directory, _NAME, "17 digits", may_refuse=False)  # IndexService.load
     likely = DEFAULT_GEOMETRY
     opened: list[IndexFile] = []
     for entry in listed:

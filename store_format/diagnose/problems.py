@@ -15,6 +15,7 @@ from itertools import starmap
 from typing import Literal
 
 from store_format.commitlog.log import STRAY_ADVICE
+from store_format.diagnose.lost_messages import LostMessages
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.page import problem_list
 from store_format.display.text import shown
@@ -205,7 +206,8 @@ class Diagnosis(list[Problem]):
     lost with the last commitlog files of which no queue shows how many. `lacks_settings` is True if
     consume queues or the index have to be built, and the store does not show the sizes of their files, or
     the delay of a level. `refusal` is the error with which all other commands refuse the files of the
-    commitlog. `unserved` are the messages that a broker does not serve after its start.
+    commitlog. `unserved` are the messages that a broker does not serve after its start; `unserved_light`
+    those that it does not serve from a light queue. `lost` are the first thousand messages that are gone.
     """
 
     problems: InitVar[Iterable[Problem]]
@@ -221,6 +223,8 @@ class Diagnosis(list[Problem]):
     lacks_settings: bool = False
     refusal: CorruptStoreError | None = None
     unserved: Unserved = NONE_UNSERVED
+    unserved_light: Unserved = NONE_UNSERVED
+    lost: tuple[LostMessages, ...] = ()
 
     def __post_init__(self, problems: Iterable[Problem]) -> None:
         self.extend(problems)

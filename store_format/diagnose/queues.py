@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import without_ranges
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
@@ -25,7 +26,8 @@ from store_format.consumequeue.files import FOLDERS, cut_files, ext_directory, p
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.units import FiledQueue, lost_mask, message_mask, pre_blank_mask, resolve_known
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
-from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
+from store_format.diagnose.files import QUEUE_ADVICE, SIZE_ADVICE, checked_queue_files, queue_directories
+from store_format.diagnose.lost_messages import LOST_MAX, Evidence, LostMessages, LostPlaces
 from store_format.diagnose.problems import (
     CLAIM_ADVICE,
     EXTENSION_ADVICE,
@@ -33,6 +35,21 @@ from store_format.diagnose.problems import (
     Findings,
     Severity,
     repeated_text,
+)
+from store_format.diagnose.queue_advice import (
+    AHEAD_ADVICE,
+    BEHIND_ADVICE,
+    BLANK_ADVICE,
+    DELETED_ADVICE,
+    HOLE_ADVICE,
+    LAG_ADVICE,
+    LIGHT_ADVICE,
+    LOST_ADVICE,
+    NO_LIGHT_ADVICE,
+    PAST_ADVICE,
+    REPEATED_ADVICE,
+    UNKNOWN_ADVICE,
+    WRITTEN_ADVICE,
 )
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
@@ -55,48 +72,6 @@ _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
 _USUAL_UNITS = 300_000  # of a file: mappedFileSizeConsumeQueue / 20
 _TOPICS = frozenset({"topics.json", "topics.json.bak"})
 _SIZE_AT, _TAGS_CODE_AT = 8, 12  # in a unit
-_BEHIND_ADVICE = (
-    "A broker that starts on this store cuts these entries off (ConsumeQueue.truncateDirtyLogicFiles)"
-)
-_DELETED_ADVICE = "The topic was deleted; retention deletes the messages"
-_LOST_ADVICE = (
-    "Readers scan the commitlog for this queue; a broker serves only what it writes into the queue when it "
-    "starts. rmqlog recover, or a write of rmqlog to the topic, rebuilds the queue. Do not start a broker "
-    "before that: howto-recover.md, section 6"
-)
-_LIGHT_ADVICE = "Readers scan the commitlog for this queue, a broker does not: rmqlog recover rebuilds it"
-_NO_LIGHT_ADVICE = (
-    "Nothing needs to be done if the broker ran without enableLmq: then the properties are a producer's own. "
-    "Else rmqlog recover builds the queue"
-)
-_UNKNOWN_ADVICE = (
-    "Readers and writers ask which of the two happened: unfiledQueues=read if the queue was lost, "
-    "unfiledQueues=skip if the topic was deleted"
-)
-_HOLE_ADVICE = (
-    "No message is lost: a broker that started on a blank last file counted a place too many "
-    "(ConsumeQueue.truncateDirtyLogicFiles)"
-)
-_BLANK_ADVICE = (
-    "Delete the blank file before a broker starts: it would count a message that does not exist "
-    "(ConsumeQueue.truncateDirtyLogicFiles)"
-)
-_PAST_ADVICE = (
-    "Retention has deleted the messages, and the files are lost: a broker gives the next messages offsets "
-    "from 0, which the group does not read. rmqlog recover makes an empty file that continues the offsets"
-)
-_AHEAD_ADVICE = (
-    "Messages of this queue are lost, or the group was set too far: the next messages get these offsets "
-    "again, and the group does not get them. Set the group back (mqadmin resetOffsetByTime) before that"
-)
-_REPEATED_ADVICE = (
-    "Nothing needs to be done: of two messages with one queue offset a broker serves the first "
-    "(ConsumeQueue.putMessagePositionInfo); a search by key finds both"
-)
-_LAG_ADVICE = (
-    "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "
-    "rmqlog recover: no message is lost"
-)
 
 _IntArray = NDArray[np.int64]
 _Units = NDArray[np.void]
@@ -126,12 +101,14 @@ class QueueCheck:
         self._state, self._behind = states
         self._log_end, self._has_queues = log_end, has_queues
         # known after `finish`:
+        self.lost_places = LostPlaces()
         self.lead_behind_files = False  # whether entries lead behind the last file of the log
         self.lacks_ends = False  # whether messages are lost of which no queue shows how many
         self.ahead = 0  # entries that lead behind the log's end
         self.repeated = 0  # messages whose place another one has
         self.not_light = 0  # the same in a light queue
         self.unserved: dict[QueueKey, int] = {}  # messages that a broker does not hand out after its start
+        self.unserved_light: dict[QueueKey, int] = {}  # the same in light queues; they are also in their own
         self.unclaimed = 0  # queue offsets that no message has, and no recovery gave up
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         # known after `count_readable`:
@@ -159,7 +136,7 @@ class QueueCheck:
             mine = {key: each for key, each in self._stored.items() if each.kind == kind and each.files}
             files = {key: (each.files[min(each.files)], each.file_size) for key, each in mine.items()}
             for key, error in cut_files(files).items():
-                findings.add_error("damage", error, QUEUE_ADVICE, kind="queue")
+                findings.add_error("damage", error, SIZE_ADVICE, kind="queue")
                 mine[key].files, mine[key].misfit = {}, "reported"
         # whether the files of a queue are lost, or have to be replaced
         self.is_incomplete = any(stored.misfit for stored in self._stored.values())
@@ -272,7 +249,7 @@ class QueueCheck:
         for error in damaged.values():
             self._findings.add_error("damage", error, DAMAGE_ADVICE)
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
-        stranded = 0
+        stranded, behind = 0, list[LostMessages]()
         ends: dict[QueueKey, int] = {}
         is_clean, last_behind = self._behind is StoreState.CLEAN, -1
         for key, stored in self._stored.items():
@@ -292,10 +269,13 @@ class QueueCheck:
                 self.unclaimed += first - check.stop - given_up.count
             ends[key] = max(check.stop, 0 if seen is None else seen.places.max_offset)
             self.ahead += check.behind
+            self.lost_places.add(*check.gone)
+            behind += check.gone_behind
             last_behind = max(last_behind, check.last_behind)
             check.report_lacking(is_live=self._state is StoreState.LIVE)
         is_old = QueueProofs(self._opened, self._log).has_old_entries(last_behind)
         self.ahead = 0 if is_clean and is_old else self.ahead  # as a read: nothing was there
+        self.lost_places.add(*(behind if self.ahead and self._behind is not StoreState.LIVE else ()))
         self.lead_behind_files = bool(is_clean and self.ahead and last_behind >= self._log.stop)
         if stranded:
             place, expected = f"{self._opened.path}/consumequeue", "entries that point to messages"
@@ -321,14 +301,26 @@ class QueueCheck:
             given_up, deleted = self._given_up(), StoredTopics(self._opened).deleted_until()
             between = ComparedQueue.lost_between(self.comparison.queues.values(), deleted)
             for topic, queue_id, first, stop in between:
-                lost_messages += stop - first - given_up.within({(topic, queue_id): (first, stop)}).count
+                known = given_up.within({(topic, queue_id): (first, stop)})
+                lost_messages += stop - first - known.count
+                left = without_ranges(first, stop, (each[2:] for each in known.messages))
+                self.lost_places.add(
+                    *(LostMessages(topic, queue_id, low, high - low, Evidence.GAP) for low, high in left)
+                )
         ends |= {key: self.comparison.queues[key].places.max_offset for key in self._lost}
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
             filed = (QueueRange(*key, 0, end, None) for key, end in ends.items())
             gone = QueueProofs(self._opened, self._log).gone_by_ledger(filed)
             lost_messages += sum(each.count for each in gone)
+            self.lost_places.add(
+                *(
+                    LostMessages(one.topic, one.queue_id, one.first, one.count, Evidence.LEDGER)
+                    for one in gone
+                )
+            )
         lost_messages += self.comparison.damaged_messages
+        self.lost_places.add(*(LostMessages(None, None, None, 1, Evidence.CLAIM, at) for at in damaged))
         return stranded + lost_messages + (self.ahead if is_clean else 0)
 
     def _count_places(self, *, has_lost: bool) -> None:
@@ -348,12 +340,13 @@ class QueueCheck:
         if self.repeated or self.not_light:
             place, expected = f"{self._opened.path}/consumequeue", "one message for each queue offset"
             found = repeated_text(self.repeated, self.not_light)
-            self._findings.add("info", place, 0, expected, found, _REPEATED_ADVICE)
+            self._findings.add("info", place, 0, expected, found, REPEATED_ADVICE)
 
     def _add_unserved(self, queue: ComparedQueue) -> None:
         """A message of a light queue is served from its own queue."""
-        if self._state is not StoreState.LIVE and not is_light_queue(queue.key[0]) and queue.unserved:
-            self.unserved[queue.key] = queue.unserved
+        if self._state is not StoreState.LIVE and queue.unserved:
+            counts = self.unserved_light if is_light_queue(queue.key[0]) else self.unserved
+            counts[queue.key] = queue.unserved
 
     def _given_up(self) -> GivenUp:
         with suppress(CorruptStoreError):  # another check reports the file
@@ -370,7 +363,7 @@ class QueueCheck:
                 place = f"{self._opened.path}/config"
                 expected = f"committed offsets up to {ends[key]}, its end"
                 kind = f"ahead {key}"
-                self._findings.add("warning", place, 0, expected, known.evidence, _AHEAD_ADVICE, kind=kind)
+                self._findings.add("warning", place, 0, expected, known.evidence, AHEAD_ADVICE, kind=kind)
 
     def _report_absent(self) -> None:
         """Reports the queues that have messages and no files, by the fate of the messages."""
@@ -401,7 +394,7 @@ class QueueCheck:
             is_left = fate is Fate.DELETED or (is_light and not has_light)
             self._left_out |= {key} if is_left or fate is Fate.UNKNOWN else set()
             if is_left:
-                advice = _DELETED_ADVICE if fate is Fate.DELETED else _NO_LIGHT_ADVICE
+                advice = DELETED_ADVICE if fate is Fate.DELETED else NO_LIGHT_ADVICE
                 self._findings.add("info", place, 0, expected, found, advice)
                 continue
             self.is_incomplete = True
@@ -410,11 +403,18 @@ class QueueCheck:
                 self._add_unserved(queue)
             if fate is Fate.WAITING:
                 self._waiting.add(key)
-                self._findings.add("warning", place, 0, expected, found, _LAG_ADVICE)
+                self._findings.add("warning", place, 0, expected, found, LAG_ADVICE)
                 continue
             # readers find lost queues by topics.json
-            lost_advice = _LIGHT_ADVICE if is_light else _LOST_ADVICE if has_topics else QUEUE_ADVICE
-            advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
+            lost_advice = LIGHT_ADVICE if is_light else LOST_ADVICE if has_topics else QUEUE_ADVICE
+            advice = UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
+            is_right = not (queue.seen.claims.left or queue.seen.claims.repeated or queue.seen.gaps)
+            is_written = not (is_light or queue.unserved or self._state is StoreState.LIVE)
+            is_answered = self._state is StoreState.CRASHED and any(
+                one.files for one in self._stored.values()
+            )
+            if is_written and (is_answered or fate is not Fate.UNKNOWN):
+                advice = WRITTEN_ADVICE if is_right else lost_advice  # after a crash, readers do not ask
             self._findings.add("damage", place, 0, expected, found, advice)
         past = (
             Fates(self._opened, self._log).past_queues(self._log.min_offset, self.comparison.queues)
@@ -425,7 +425,7 @@ class QueueCheck:
             self.is_incomplete = True
             place = f"{self._opened.path}/consumequeue/{topic}/{queue_id}"
             expected = f"consume queue files of {topic}-{queue_id} that end at offset {end.offset} or later"
-            self._findings.add("damage", place, 0, expected, f"none, and {end.evidence}", _PAST_ADVICE)
+            self._findings.add("damage", place, 0, expected, f"none, and {end.evidence}", PAST_ADVICE)
 
 
 def _rows(pieces: Sequence[tuple[Queue, QueueSlice]], *columns: str) -> Iterator[pa.RecordBatch]:
@@ -459,6 +459,8 @@ class _EntryCheck:
     first_physical: int = -1  # the physical offset in the first entry that points into the log
     inside: int = 0
     lost: int = 0
+    gone: list[LostMessages] = field(default_factory=list)  # to damage; the first ones
+    gone_behind: list[LostMessages] = field(default_factory=list)  # behind the log's end; the first ones
     unclaimed: int = 0  # entries outside of the queue's messages that lead to others
     behind: int = 0
     first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
@@ -482,7 +484,7 @@ class _EntryCheck:
             file, position = self._place(number)
             expected = f"entries that point to messages before the log's end, {self.targets.end}"
             found = f"physicalOffset {physical}, the first of {self.behind} entries of {self._name} behind it"
-            self.findings.add(severity, file, position, expected, found, _BEHIND_ADVICE, kind="behind")
+            self.findings.add(severity, file, position, expected, found, BEHIND_ADVICE, kind="behind")
         if self.unknown:
             expected = f"an extension with the tags codes of {self._name} (enableConsumeQueueExt)"
             found = f"none for {self.unknown} messages"
@@ -557,6 +559,18 @@ class _EntryCheck:
         messages = self._messages(units)
         self.lost += int(messages[gone].sum())
         self.behind += int(messages[behind].sum())
+        self._collect(self.gone, number, units, np.flatnonzero(gone), Evidence.ENTRY)
+        self._collect(self.gone_behind, number, units, np.flatnonzero(behind), Evidence.BEHIND)
+
+    def _collect(
+        self, found: list[LostMessages], number: int, units: _Units, rows: _IntArray, evidence: Evidence
+    ) -> None:
+        """Keeps the messages of the units at `rows`, up to `LOST_MAX` in all."""
+        key, offsets = (self.queue.topic, self.queue.queue_id), self._offsets(number, units)
+        for row in rows[: LOST_MAX - len(found)].tolist():
+            count, physical = int(self._messages(units)[row]), int(units["physical_offset"][row])
+            size = int(units["size"][row])
+            found.append(LostMessages(*key, int(offsets[row]), count, evidence, physical, size))
 
     def _is_elsewhere(self, number: int, units: _Units) -> NDArray[np.bool_]:
         """Which of the units do not lead to their own message. The message is whole at another place; or it
@@ -582,7 +596,7 @@ class _EntryCheck:
             more = f" in {stop - start} entries in a row" if stop - start > 1 else ""
             found = f"{found}{more}, with entries behind {'them' if more else 'it'}"
             if self._is_hole(number + holes[start:stop]):
-                self.findings.add("info", file, position, f"an entry of {self._name}", found, _HOLE_ADVICE)
+                self.findings.add("info", file, position, f"an entry of {self._name}", found, HOLE_ADVICE)
                 continue
             self._report(file, position, f"an entry of {self._name}", found)
 
@@ -610,7 +624,7 @@ class _EntryCheck:
         last = self.queue.stop - per_file
         if not self.queue.is_batch and self.stop <= last:
             file, position = self._place(last)
-            self.findings.add("warning", file, position, "an entry", "a blank file", _BLANK_ADVICE)
+            self.findings.add("warning", file, position, "an entry", "a blank file", BLANK_ADVICE)
             stop = 0 if self.compared is None else self.compared.places.max_offset
             self.unclaimed += not self.stop % per_file and stop <= self.stop
 
@@ -637,7 +651,7 @@ class _EntryCheck:
             file, position = (self.queue.directory, 0) if self.queue.is_batch else self._place(each.first)
             expected = f"entries of {self._name} from offset {each.first} to {each.stop - 1}"
             found = f"none for {each.entries} messages, the first at commitlog {each.physical}"
-            advice = _LAG_ADVICE if severity == "warning" else QUEUE_ADVICE
+            advice = LAG_ADVICE if severity == "warning" else QUEUE_ADVICE
             self.findings.add(severity, file, position, expected, found, advice, kind="entry")
         if self.compared is not None and self.compared.places.problem is not None:
             advice = QUEUE_ADVICE if self.compared.differences else FAR_ADVICE

@@ -39,13 +39,18 @@ class Unserved:
     def __bool__(self) -> bool:
         return self.messages > 0
 
-    def __str__(self) -> str:
+    @property
+    def named(self) -> str:
+        """The number, and the first names."""
         names = [*map(shown, self.names[:_NAMES_MAX])]
         if rest := len(self.names) - len(names):
             names.append(f"{rest:,} more")
         listed = " and ".join([", ".join(names[:-1]), names[-1]][len(names) < 2 :])
         noun = "message" if self.messages == 1 else "messages"
-        return f"{self.messages:,} {noun} of {listed} that a broker does not serve"
+        return f"{self.messages:,} {noun} of {listed}"
+
+    def __str__(self) -> str:
+        return f"{self.named} that a broker does not serve"
 
 
 NONE_UNSERVED = Unserved()

@@ -42,6 +42,7 @@ OTHERS = {
     "verify",
     "dump",
     "recover",
+    "report",
     "services",
     "clean",
     "doctor",

@@ -48,7 +48,7 @@ TABLES: tuple[tuple[str, ...], ...] = (
     ("cleaned-5.5.0", "group", "clean", "--file-reserved-time", "1", "--unread"),
 )
 # Verbs without a table: records, reports, files.
-OTHERS = {"info", "get", "export", "metrics", "check", "verify", "dump", "doctor", "completion"}
+OTHERS = {"info", "get", "export", "metrics", "check", "verify", "report", "dump", "doctor", "completion"}
 
 
 def test_every_verb_has_its_table_here() -> None:

@@ -63,6 +63,10 @@ RUNS: dict[str, list[tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("basic-5.5.0", ("remove commitlog",), ()),
         ("delay-tx-5.5.0", ("remove config/topics.json", "remove config/topics.json.bak"), ()),
     ],
+    "report": [
+        ("crash-torn-5.5.0", (), NOW),
+        ("basic-5.5.0", ("remove consumequeue/Orders/1",), (*NOW, "-o", "report.pdf")),
+    ],
     "dump": [("basic-5.5.0", (), ("Orders/2@0",)), ("basic-5.5.0", (), ("100",))],
     "recover": [
         ("crash-torn-5.5.0", (), ()),

@@ -7,6 +7,7 @@ What a store says may only be text; `read_page` gives that text, as a reader see
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -27,7 +28,29 @@ _ALLOWED: dict[str, dict[str, str]] = {
     "th": {"class": "n", "title": r"[^<>]*"},
     "td": {"class": _CLASS},
 }
-_EMPTY = {"br", "wbr"}
+# What a page of its own has besides: the report.
+_REPORT: dict[str, dict[str, str]] = {
+    **{name: {} for name in ("head", "title", "body", "main", "nav")},
+    "html": {"lang": "en"},
+    "meta": {
+        "charset": "utf-8",
+        "name": "viewport",
+        "http-equiv": "Content-Security-Policy",
+        "content": r"width=device-width,initial-scale=1|default-src 'none'; img-src data:; "
+        r"style-src 'unsafe-inline'",
+    },
+    "h2": {"id": "[a-z]+"},
+    "a": {"href": "#[a-z]+"},
+    "code": {"class": "command"},
+    "i": {"style": _STYLE},
+    "img": {"alt": "disk|lag", "src": r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+"},
+    "div": {
+        "class": rf"{_CLASS}|answer|answer (yes|no|unknown)|scroll|legend|map|bar",
+        "style": _STYLE,
+        "title": r"[^<>]*",
+    },
+}
+_EMPTY = {"br", "wbr", "meta", "img"}
 _ISOLATES = "\u2068\u2069"
 
 
@@ -41,18 +64,19 @@ class Page:
 
 
 class _Reader(HTMLParser):
-    def __init__(self) -> None:
+    def __init__(self, allowed: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(convert_charrefs=True)
+        self.allowed = allowed
         self.page = Page()
         self.open: list[str] = []
         self.styles: list[str] = []
         self.parts: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in _ALLOWED, f"<{tag}>"
+        assert tag in self.allowed, f"<{tag}>"
         for name, value in attrs:
-            assert name in _ALLOWED[tag], f"<{tag} {name}={value!r}>"
-            assert re.fullmatch(_ALLOWED[tag][name], value or ""), f"<{tag} {name}={value!r}>"
+            assert name in self.allowed[tag], f"<{tag} {name}={value!r}>"
+            assert re.fullmatch(self.allowed[tag][name], value or ""), f"<{tag} {name}={value!r:.300}>"
             if name == "class":
                 self.page.classes[value or ""] = self.page.classes.get(value or "", 0) + 1
         self.page.rows += tag == "tr"
@@ -69,7 +93,7 @@ class _Reader(HTMLParser):
         raise AssertionError(f"<!--{data}-->")
 
     def handle_decl(self, decl: str) -> None:
-        raise AssertionError(f"<!{decl}>")
+        assert (decl, self.open) == ("doctype html", []), f"<!{decl}>"
 
     def handle_pi(self, data: str) -> None:
         raise AssertionError(f"<?{data}>")
@@ -78,20 +102,33 @@ class _Reader(HTMLParser):
         raise AssertionError(f"<![{data}]>")
 
 
+def read_report(source: str) -> Page:
+    """Checks the page of a report, which is below 2 MB."""
+    assert len(source.encode()) < 2_000_000
+    assert source.startswith("<!doctype html>")
+    return _read(source, {**_ALLOWED, **_REPORT})[0]
+
+
 def read_page(source: str, *, is_whole: bool = True) -> Page:
     """Checks the page. `is_whole=False`: a piece of one, without its style."""
     assert len(source.encode()) <= SIZE_MAX
+    page, styles = _read(source, _ALLOWED)
+    assert page.classes.get("rmqlog", 0) == is_whole
+    assert (".rmqlog .e{" in styles) == is_whole
+    assert len(styles) < 5000
+    return page
+
+
+def _read(source: str, allowed: Mapping[str, Mapping[str, str]]) -> tuple[Page, str]:
+    """The page, and its styles."""
     unseen = {char for char in source if not char.isprintable() and char not in "\n" + _ISOLATES}
     assert not unseen
-    reader = _Reader()
+    reader = _Reader(allowed)
     reader.feed(source)
     reader.close()
     assert reader.open == []
     styles = "".join(reader.styles)
-    assert reader.page.classes.get("rmqlog", 0) == is_whole
     assert "url" not in styles
     assert "@import" not in styles
-    assert (".rmqlog .e{" in styles) == is_whole
-    assert len(styles) < 5000
     reader.page.text = "".join(reader.parts)
-    return reader.page
+    return reader.page, styles

@@ -28,7 +28,7 @@ from rmq_spark.cli.output import (
     write_csv,
     write_jsonl,
 )
-from rmq_spark.cli.output_file import new_file
+from rmq_spark.cli.output_file import new_file, refuse_inside_store
 from rmq_spark.cli.remarks import Progress, nothing, remark
 from store_format.display.rows import plain_rows
 from store_format.display.text import shown
@@ -111,7 +111,9 @@ def export_(
             _write_text(form, sys.stdout.write, source, body_form)
             sys.stdout.flush()
         else:
-            _refuse_inside_store(out, stores)
+            refuse_inside_store(
+                out, (path for store in stores for path in (store.path, *store.commit_log_paths))
+            )
             with new_file(os.path.abspath(out), replace=force) as file:
                 _write_file(form, file, source, body_form)
     count = f"{source.rows:,} message{'s' * (source.rows != 1)}"
@@ -129,18 +131,6 @@ def export_(
     if code or source.rows:
         return code
     return nothing(f"no message matches{hint_of_nothing(stores, filters, keys)}")
-
-
-def _refuse_inside_store(out: str, stores: Sequence[MessageStore]) -> None:
-    """Raises UsageError if OUT lies in a store, where a broker or a reader may take it for a store's file."""
-    from store_format.read.store_root import store_around
-
-    place = os.path.realpath(os.path.dirname(os.path.abspath(out)))
-    own = {os.path.realpath(path): path for store in stores for path in (store.path, *store.commit_log_paths)}
-    inside = [path for real, path in own.items() if os.path.commonpath((place, real)) == real]
-    root = inside[0] if inside else store_around(place)
-    if root is not None:
-        raise click.UsageError(f"{out} is inside the store {root}; give a place outside of it")
 
 
 def _form_of(out: str) -> str:

@@ -56,7 +56,7 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
 
     found: dict[str, Diagnosis] = {}
     for root in roots:
-        start, size = _log_bytes(root, commit_log_paths)
+        start, size = log_bytes(root, commit_log_paths)
         with Progress(f"verify {shown(root)}", size) as progress:
             found[root] = diagnose(root, commit_log_paths, on_offset=partial(_reach, progress, start))
     _write(output, found, commit_log_paths)
@@ -69,7 +69,7 @@ def _reach(progress: Progress, start: int, offset: int) -> None:
     progress.reach(offset - start)
 
 
-def _log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
+def log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
     """(first offset of the log, bytes of its files); zeros if the files cannot be listed."""
     from store_format.errors import StoreError
     from store_format.files.read import files_at
@@ -88,6 +88,7 @@ def _log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
 def _write(output: Output, found: dict[str, Diagnosis], commit_log_paths: Sequence[str]) -> None:
     """Writes problems as rows. The sums are in the JSON document, else after the table, else on stderr."""
     from rmq_spark.cli.view_rows import show_batches
+    from store_format.diagnose.broker_start import broker_start
     from store_format.diagnose.problems import PROBLEM_COLUMNS
     from store_format.display.columns import TEXT, ViewColumn, batch_of
 
@@ -98,8 +99,10 @@ def _write(output: Output, found: dict[str, Diagnosis], commit_log_paths: Sequen
                 "store": root,
                 "problems": [asdict(problem) for problem in diagnosis],
                 **_sums(diagnosis.summary),
-                "verdict": _verdict(root, diagnosis).text,
-                "next": _verdict(root, diagnosis).command,
+                "verdict": verdict_of(root, diagnosis).text,
+                "next": verdict_of(root, diagnosis).command,
+                "mayStart": str(broker_start(diagnosis).may),
+                "startCause": broker_start(diagnosis).cause,
             }
             for root, diagnosis in found.items()
         ]
@@ -119,14 +122,14 @@ def _write(output: Output, found: dict[str, Diagnosis], commit_log_paths: Sequen
             _print_sums(root, diagnosis, sys.stdout, fitted_to)
             _write_given_up(output, root)
             write_needed_settings(output, root, commit_log_paths)
-            write_verdict(output, _verdict(root, diagnosis))
+            write_verdict(output, verdict_of(root, diagnosis))
         return
     show_batches(output, [batch_of(columns, rows)], [column.name for column in columns])
     for root, diagnosis in found.items():
         _print_sums(root, diagnosis, sys.stderr, terminal_columns(sys.stderr))
         _write_given_up(output, root)
         write_needed_settings(output, root, commit_log_paths)
-        write_verdict(output, _verdict(root, diagnosis))
+        write_verdict(output, verdict_of(root, diagnosis))
 
 
 def _write_given_up(output: Output, root: str) -> None:
@@ -144,7 +147,7 @@ def _write_given_up(output: Output, root: str) -> None:
         write_line(output, "given up", named)
 
 
-def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
+def verdict_of(root: str, diagnosis: Diagnosis) -> Verdict:
     """The sentence about a store, and the command that a user types next."""
     from store_format.diagnose.problems import NextStep, verdict
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from store_format.diagnose import diagnose
+from store_format.diagnose.broker_start import broker_start
 from store_format.diagnose.problems import Diagnosis, Findings, Problem, verdict
 from store_format.display.text import shown
 from store_format.errors import StoreNotFoundError
@@ -93,7 +94,8 @@ def test_a_harmed_store(copy_of: Golden, question: str) -> None:
     text, step = verdict(diagnosis)
     summary = asdict(diagnosis.summary).items()
     numbers = ", ".join(f"{name} {value}" for name, value in summary if value not in (0, None))
-    told = "\n".join([text, f"next: {step.name}", numbers, *map(str, diagnosis)])
+    start = f"may a broker start: {broker_start(diagnosis)}"
+    told = "\n".join([text, f"next: {step.name}", start, numbers, *map(str, diagnosis)])
     HARMS.check(question, told.replace(f"{root}/", ""))
 
 
@@ -130,7 +132,8 @@ def test_diagnosing_changes_nothing(golden: Golden, unchanged: Callable[[Path], 
 def test_a_topic_whose_name_is_no_utf_8(copy: Path) -> None:
     path = copy / "consumequeue" / "\udcff"
     path.mkdir()
-    assert _serious(_diagnose(copy)) == [("warning", str(path), 0)]
+    (found,) = _diagnose(copy)
+    assert (found.severity, found.file) == ("info", str(path))
 
 
 def test_no_directory_is_an_error(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ class Verified:
     problems: tuple[str, ...]
     next: str
     failure: str
+    start: str = ""  # whether a broker may start
 
     @property
     def says_none_lost(self) -> bool:
@@ -134,9 +135,12 @@ def verify(case: Case, root: Path) -> Verified:
     if not run.out.strip():
         return Verified(run.code, "", 0, 0, (), "", run.err.strip())
     (found,) = json.loads(run.out)
-    problems = tuple(f"{each['severity']}: {each['advice']}" for each in found["problems"])
+    problems = tuple(
+        f"{each['severity']}: expected {each['expected']}: {each['advice']}" for each in found["problems"]
+    )
     readable, lost = (int(found.get(name) or 0) for name in ("readable", "lostEntries"))
-    return Verified(run.code, found["verdict"], readable, lost, problems, found["next"] or "", "")
+    start = f"{found['mayStart']}: {found['startCause']}"
+    return Verified(run.code, found["verdict"], readable, lost, problems, found["next"] or "", "", start)
 
 
 def _logs(case: Case, root: Path) -> list[str]:
@@ -168,6 +172,7 @@ def breaches(case: Case, verdict: Verdict) -> tuple[Rows, list[Breach]]:
         *_second_law(verdict, "a read", strict, asks, _named_cut(case, said)),
         *_second_law(verdict, "a read with DROPMALFORMED", loose, asks, _named_cut(case, said)),
         *_fourth_law(case, verdict, strict, loose, said, asks),
+        *_sixth_law(case, verdict, loose, said, asks),
     ]
     if asks and not case.may_ask and not case.is_damaged:
         found.append(Breach(1, "a read asks about a store without damage", ""))
@@ -348,6 +353,41 @@ def _fourth_law(
         )
     if "--cut-after-damage" in said.next and verdict.messages:
         yield Breach(3, "the next command takes served messages away", said.next)
+
+
+def _sixth_law(case: Case, verdict: Verdict, loose: Rows, said: Verified, asks: bool) -> Iterator[Breach]:
+    """A broker may start if it serves each message that a read gives. If a read asks, this is not known."""
+    if said.failure or loose.refusal:
+        return
+    may_lack_light = any("ran without enableLmq" in each for each in said.problems)
+    lacking = [
+        place
+        for place, there in loose.at.items()
+        if not _is_handed_out(verdict, place, there) and not (may_lack_light and place[0].startswith("%LMQ%"))
+    ]
+    may = not verdict.failure and not lacking
+    if said.start.startswith("yes") and not may:
+        yield Breach(
+            6,
+            "a broker may start, and does not serve what a read gives",
+            f"{verdict.failure[:100]} {shown_all(lacking, loose)}; {said.verdict!r}",
+        )
+    if said.start.startswith("unknown") and not asks and not (case.root / "abort").exists():
+        yield Breach(6, "it is not known whether a broker may start, and a read does not ask", said.start)
+    # A filter by tag misses a message whose entry has another tags code; a wrong entry gives another message.
+    is_wrong = _hands_out_damage(verdict) or " no read returns " in said.verdict
+    is_wrong |= any(
+        re.search("tagsCode|Do not start a broker|before a broker starts|, a broker does not: ", p)
+        for p in said.problems
+    )
+    if said.start.startswith("no") and may and not is_wrong:
+        yield Breach(6, "a broker may not start, and serves all", f"{said.start!r}; {said.verdict!r}")
+
+
+def _is_handed_out(verdict: Verdict, place: Place, there: Sequence[tuple[int, Body]]) -> bool:
+    """Whether clients get what a read gives; of topics that no client reads, the broker itself."""
+    served = (verdict.messages if place[0] in _OF_EVERY_BROKER else verdict.client).get(place)
+    return served is not None and served.is_whole and any(served.physical_offset == at for at, _ in there)
 
 
 def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:

@@ -129,7 +129,7 @@ public final class Referee {
         long start = store.getMinOffsetInQueue(topic, queueId);
         long stop = store.getMaxOffsetInQueue(topic, queueId);
         List<Object> messages = new ArrayList<>();
-        for (long offset = start; offset < stop; offset++) {
+        for (long offset = Math.max(start, 0); offset < stop; offset++) { // -1: an empty batch queue
             if (offset == start + OFFSETS_MAX) {
                 offset = Math.max(offset, stop - OFFSETS_MAX);
             }

@@ -1,0 +1,144 @@
+"""`report`: what is wrong with a store, may a broker start, what is gone, and whom does it affect?"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
+from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
+from rmq_spark.cli.output import Output, Verdict, fitted, table_output, tz_option, write_verdict
+from rmq_spark.cli.output_file import new_file, refuse_inside_store
+from rmq_spark.cli.remarks import Progress, given_store, remark
+from store_format.display.text import shown
+from store_format.display.units import size_text
+
+if TYPE_CHECKING:
+    from rmq_spark.report import Report
+
+_SHOWN = ("lost", "groups", "lag")
+_ROWS_MAX = 10
+_WORDS = {
+    "yes": "a broker may start",
+    "no": "a broker may not start",
+    "unknown": "unknown whether a broker may start",
+}
+_FORMS = {".html": "html", ".md": "markdown", ".json": "json"}
+
+
+@click.command("report")
+@store_argument(opened=False)
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write FILE: .html, a page for a browser and for paper; .md, Markdown; .json, all rows.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--sha256", is_flag=True, help="Also the SHA-256 digest of each file; reads all files.")
+@now_option
+@broker_conf_option
+@tz_option
+def report_(
+    roots: list[str],
+    commit_log_paths: tuple[str, ...],
+    out: str | None,
+    force: bool,
+    sha256: bool,
+    now_ms: int,
+    broker_conf: str | None,
+    tz: str | None,
+) -> int:
+    """May a broker start? What is gone, and whom does it affect?
+
+    Checks the whole store as verify does, and adds what is known of each lost message, the groups that lose
+    it, disk use by topic, lag, what retention deletes next, and the files. Without -o, only the answers and
+    the losses are shown. A page for a browser is one file, without anything from the network.
+
+    \b
+    rmqlog report /data/store
+    rmqlog report /data/store -o report.html
+    """
+    from rmq_spark.cli.commands.verify import log_bytes, verdict_of
+    from rmq_spark.report import report
+
+    if len(roots) > 1:
+        raise click.UsageError("a report is about one store, but STORE is a cluster: give one of its stores")
+    form, (root,) = _form_of(out), roots
+    start, size = log_bytes(root, commit_log_paths)
+    with ExitStack() as stack:
+        if out is not None:  # an error before the store is read
+            refuse_inside_store(out, (root, *commit_log_paths))
+            file = stack.enter_context(new_file(os.path.abspath(out), replace=force))
+        with Progress(f"report {shown(root)}", size) as progress:
+            found = report(
+                root,
+                commit_log_paths,
+                now_ms=now_ms,
+                broker_conf=broker_conf,
+                sha256=sha256,
+                next_command=lambda diagnosis: verdict_of(root, diagnosis).command,
+                given_store=given_store(root),
+                on_offset=lambda offset: progress.reach(offset - start),
+            )
+        if out is not None:
+            text = str(getattr(found, form)()).encode(errors="replace")
+            file.write(text)
+    if out is None:
+        _show(table_output(tz), found)
+    else:
+        remark(_may_start(found))
+        remark(f"verdict: {found.verdict}")
+        if found.command:
+            remark(f"next: {found.command}")
+        remark(f"{size_text(len(text))} written to {shown(out)}")
+    return _code(found)
+
+
+def _show(output: Output, found: Report) -> None:
+    """The losses as tables, and the answers below them."""
+    from rmq_spark.cli.view_rows import show_batches
+
+    for section in found.sections:
+        if section.key not in _SHOWN:
+            continue
+        for line in (section.about, section.warning):
+            if line:
+                print(fitted(output, shown(line), indent=0))
+        visible = section.visible
+        if section.key != "lag" and visible is not None and visible.num_rows:
+            show_batches(output, visible.to_batches(), visible.schema.names, limit=_ROWS_MAX)
+            if visible.num_rows > _ROWS_MAX:
+                print(f"… {visible.num_rows - _ROWS_MAX:,} more rows: -o report.html has them")
+    print(fitted(output, shown(f"{'broker:':<9}{_may_start(found)}"), indent=9))
+    is_bad = found.start.may != "yes" or bool(found.diagnosis.of("damage"))
+    write_verdict(output, Verdict(found.verdict, found.command, is_bad=is_bad))
+
+
+def _may_start(found: Report) -> str:
+    file = f" ({shown(found.start.file)})" if found.start.file else ""
+    cause = f": {found.start.cause}{file}" if found.start.cause else ""
+    return f"{_WORDS[found.start.may]}{cause}"
+
+
+def _form_of(out: str | None) -> str:
+    if out is None:
+        return ""
+    suffix = os.path.splitext(out)[1].lower()
+    if suffix not in _FORMS:
+        raise click.UsageError(
+            f"-o {shown(out)}: expected a name that ends with .html, .md or .json, found "
+            f"{shown(suffix) or 'no suffix'}"
+        )
+    return _FORMS[suffix]
+
+
+def _code(found: Report) -> int:
+    if found.diagnosis.of("damage"):
+        return DAMAGE
+    return OK if found.diagnosis.is_checked else PARTIAL

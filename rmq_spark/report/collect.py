@@ -1,0 +1,322 @@
+"""Collects a report: one check of the whole store, and the views of what can be read."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_spark.report.contents import Contents, Section
+from rmq_spark.report.page import page
+from rmq_spark.report.text import document, markdown
+from store_format.diagnose import diagnose, unheard
+from store_format.diagnose.broker_start import broker_start
+from store_format.diagnose.lost_messages import LOST_COLUMNS, lost_table
+from store_format.diagnose.problems import PROBLEM_COLUMNS, Diagnosis, counted, verdict
+from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
+from store_format.display.text import shown
+from store_format.display.units import size_text
+from store_format.errors import StoreError
+from store_format.files.read import files_at
+from store_format.metadata.read import BrokerConf
+from store_format.names import is_system_topic
+from store_format.read.store import Store
+from store_format.views.registry import view_table
+
+AFFECTED_COLUMNS = (
+    BROKER,
+    ViewColumn("group", TEXT, "The consumer group."),
+    ViewColumn("topic", TEXT, "The topic."),
+    ViewColumn("queues", INT, "Queues of the topic that have lost messages."),
+    ViewColumn("lostUnread", LONG, "Lost messages that the group has not consumed: it never gets them."),
+    ViewColumn("lostConsumed", LONG, "Lost messages that the group has consumed before."),
+)
+_SUMS = (
+    ("messages", "unit_bytes"),
+    ("padding", "blank_bytes"),
+    ("damaged", "damage_bytes"),
+    ("not written yet", "unwritten_bytes"),
+    ("not in the sequence", "unplaced_bytes"),
+    ("of missing files", "missing_bytes"),
+)
+_CHUNK = 1 << 20
+
+
+class Report(Contents):
+    """A report in three forms."""
+
+    def html(self) -> str:
+        """One self-contained page, for a browser and for paper."""
+        with unheard():
+            return page(self)
+
+    def markdown(self) -> str:
+        """The report as Markdown, for a ticket or a terminal: the first rows of each section."""
+        return markdown(self)
+
+    def json(self) -> str:
+        """One JSON document with all rows; `startCause` is null if a broker may start."""
+        return document(self)
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+
+def report(
+    path: str,
+    commit_log_paths: Sequence[str] = (),
+    *,
+    now_ms: int | None = None,
+    broker_conf: str | BrokerConf | None = None,
+    sha256: bool = False,
+    next_command: Callable[[Diagnosis], str] = lambda diagnosis: "",
+    given_store: str = "",
+    on_offset: Callable[[int], object] | None = None,
+) -> Report:
+    """Collects the report about the store at `path`. Reads the whole commitlog once, and writes nothing.
+
+    `now_ms` is the time to which ages are measured, by default now. `sha256` adds the digest of each file.
+    `next_command` gives the command that the page advises, and `given_store` is the store in other commands,
+    by default `path`; `on_offset` is that of `diagnose`.
+
+    Raises StoreNotFoundError if `path` is no store; no damage inside the store raises.
+
+    Example: `report("/data/store").start.may`.
+    """
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    with unheard():  # what a read leaves out is among the problems
+        diagnosis = diagnose(path, commit_log_paths, on_offset=on_offset)
+        store = _opened(path, commit_log_paths)
+        typed = given_store or shlex.quote(shown(path))
+        reader = _Reader(store, diagnosis, now_ms, broker_conf, sha256, typed)
+        sections = tuple(section for section in reader.sections() if section is not None)
+    return Report(
+        path,
+        "" if store is None else store.broker_name,
+        now_ms,
+        verdict(diagnosis)[0],
+        next_command(diagnosis),
+        broker_start(diagnosis),
+        diagnosis,
+        sections,
+        store,
+    )
+
+
+def _opened(path: str, commit_log_paths: Sequence[str]) -> Store | None:
+    try:
+        return Store.open(
+            path, commit_log_paths=commit_log_paths, skip_unreadable=True, fail_on_unknown=False
+        )
+    except (StoreError, OSError):
+        return None
+
+
+@dataclass(slots=True)
+class _Reader:
+    store: Store | None
+    diagnosis: Diagnosis
+    now_ms: int
+    broker_conf: str | BrokerConf | None
+    sha256: bool
+    given_store: str
+
+    def sections(self) -> Iterator[Section | None]:
+        yield self._log()
+        yield self._lost()
+        yield self._affected()
+        yield self._problems()
+        for each in (self._topics, self._lag, self._files):
+            yield each() if self.store is not None else None
+
+    def _view(self, store: Store, name: str, section: Section) -> pa.Table | None:
+        """A view; None, with a warning in the section, if its files cannot be read."""
+        try:
+            return view_table(store, name, now_ms=self.now_ms, broker_conf=self.broker_conf)
+        except (StoreError, OSError) as error:
+            section.warning = shown(f"cannot be read: {error}")
+            return None
+
+    # ---- damage --------------------------------------------------------------------------------------------
+
+    def _log(self) -> Section:
+        summary = self.diagnosis.summary
+        facts = [
+            ("state", {"live": "a broker has the store open"}.get(summary.state, summary.state)),
+            ("readable", f"{summary.readable:,} messages"),
+            ("files", f"{summary.files:,}, {size_text(summary.total_bytes)} ({summary.total_bytes:,} bytes)"),
+            ("log begins at", f"{self.diagnosis.log_begin:,}"),
+            ("log ends at", f"{summary.log_end:,}"),
+        ]
+        facts += [
+            (name, f"{size_text(size)} ({size:,} bytes)")
+            for name, field in _SUMS
+            if (size := getattr(summary, field))
+        ]
+        return Section("log", "Commitlog", facts=facts)
+
+    def _lost(self) -> Section:
+        diagnosis, summary = self.diagnosis, self.diagnosis.summary
+        count = summary.lost_entries + summary.lost_in_crash
+        about = "No message is known to be lost."
+        if count:
+            about = f"{count:,} {'message is' if count == 1 else 'messages are'} known to be lost."
+        names = tuple(name for name in _without_broker(LOST_COLUMNS) if name != "keyHashes")
+        section = Section("lost", "Messages that are gone", about, columns=names)
+        gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
+        if gone > summary.padding_damage_bytes:
+            section.notes.append(
+                f"{gone:,} bytes of the log are damaged or missing. Which messages were there is known only "
+                "where a consume queue, the index, a neighbour or .rmqlog shows it; the rest is unknown."
+            )
+        if diagnosis.given_up:
+            section.notes.append(f"An earlier recovery gave up {diagnosis.given_up}.")
+        if diagnosis.lost and self.store is not None:
+            store = self.store
+            rows = sorted(
+                diagnosis.lost, key=lambda each: (each.topic or "", each.queue_id or 0, each.first or 0)
+            )
+            section.table = lost_table(store.opened, store.log, rows, store.broker_name)
+            listed = sum(each.count for each in diagnosis.lost)
+            if listed < count:
+                section.notes.append(f"The rows are the first {listed:,} of these messages.")
+            section.shown = 100
+        return section
+
+    def _affected(self) -> Section | None:
+        """The groups with offsets in a queue that has lost messages."""
+        lost: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        for each in self.diagnosis.lost:
+            if each.topic is not None and each.queue_id is not None and each.first is not None:
+                lost[each.topic, each.queue_id].append((each.first, each.stop))
+        if not lost or self.store is None:
+            return None
+        section = Section(
+            "groups", "Consumer groups that lose messages", columns=_without_broker(AFFECTED_COLUMNS)
+        )
+        lag = self._view(self.store, "lag", section)
+        if lag is None:
+            return section
+        sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for row in lag.select(["group", "topic", "queueId", "committedOffset"]).to_pylist():
+            ranges = lost.get((row["topic"], row["queueId"]), ())
+            committed = row["committedOffset"] or 0
+            unread = sum(max(stop - max(first, committed), 0) for first, stop in ranges)
+            if ranges:
+                counts = sums[row["group"], row["topic"]]
+                counts[0] += 1
+                counts[1] += unread
+                counts[2] += sum(stop - first for first, stop in ranges) - unread
+        ordered = sorted(sums.items(), key=lambda each: (-each[1][1], each[0]))
+        rows = [(self.store.broker_name, *key, *counts) for key, counts in ordered]
+        missing = len({group for (group, _), counts in sums.items() if counts[1]})
+        section.about = (
+            f"{missing:,} group{'s never get' if missing > 1 else ' never gets'} lost messages that "
+            f"{'they have' if missing > 1 else 'it has'} not consumed."
+            if missing
+            else "Each group with an offset in these queues has consumed the lost messages before."
+            if rows
+            else "No group has an offset in these queues."
+        )
+        section.table = pa.Table.from_batches([batch_of(AFFECTED_COLUMNS, rows)])
+        return section
+
+    def _problems(self) -> Section:
+        diagnosis = self.diagnosis
+        counts = [
+            counted(len(found), severity)
+            for severity in ("damage", "warning", "info")
+            if (found := diagnosis.of(severity))
+        ]
+        rows = [
+            ("", each.severity, each.file.removeprefix(f"{diagnosis.root}/"), each.position, each.expected,
+             each.found, each.advice)
+            for each in diagnosis
+        ]  # fmt: skip
+        table = pa.Table.from_batches([batch_of(PROBLEM_COLUMNS, rows)])
+        about = ", ".join(counts) or "No problem: every byte is accounted for."
+        return Section(
+            "problems", "Problems", about, table=table, columns=_without_broker(PROBLEM_COLUMNS), shown=50,
+            all_rows=f"rmqlog verify {self.given_store}",
+        )  # fmt: skip
+
+    # ---- what is there -------------------------------------------------------------------------------------
+
+    def _topics(self) -> Section:
+        assert self.store is not None
+        section = Section("topics", "Disk by topic", all_rows=f"rmqlog du {self.given_store}")
+        usage = self._view(self.store, "usage", section)
+        if usage is not None:
+            sums = usage.group_by("topic").aggregate([("messages", "sum"), ("bytes", "sum")])
+            sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.schema.names]).select(
+                ["topic", "messages", "bytes"]
+            )
+            section.table = sums.sort_by([("bytes", "descending"), ("topic", "ascending")])
+        return section
+
+    def _lag(self) -> Section:
+        assert self.store is not None
+        names = (
+            "group", "topic", "lagMessages", "lagBytes", "lagMs", "lostMessages", "nextLostMessages",
+            "expiresTimestamp",
+        )  # fmt: skip
+        section = Section(
+            "lag", "Lag, and what groups lose next", columns=names, all_rows=f"rmqlog lag {self.given_store}"
+        )
+        lag = self._view(self.store, "lagByTopic", section)
+        if lag is None:
+            return section
+        mine = pc.invert(
+            pa.array([is_system_topic(each or "") for each in lag["topic"].to_pylist()], pa.bool_())
+        )
+        lag = lag.filter(mine)
+        section.table = lag.sort_by([("nextLostMessages", "descending"), ("lagMessages", "descending")])
+        losing = lag.filter(pc.greater(lag["nextLostMessages"], 0))
+        if losing.num_rows:
+            groups = len(losing["group"].unique())
+            messages = pc.sum(losing["nextLostMessages"]).as_py()
+            section.warning = (
+                f"The next deletion of retention takes {messages:,} messages that {groups} "
+                f"group{'s have' if groups > 1 else ' has'} not consumed."
+            )
+        elif not lag.num_rows:
+            section.about = "No group has a committed offset that can be read: the lag is unknown."
+        return section
+
+    def _files(self) -> Section:
+        assert self.store is not None
+        names = ("kind", "file", "sizeBytes", "usedBytes", "diskBytes", "modified")
+        section = Section(
+            "files", "Files", columns=names, shown=60, all_rows=f"rmqlog info {self.given_store} --view files"
+        )
+        section.table = self._view(self.store, "files", section)
+        if section.table is not None and self.sha256:
+            digests = [_sha256(self.store.path, name) for name in section.table["file"].to_pylist()]
+            section.table = section.table.append_column("sha256", pa.array(digests, pa.string()))
+            section.columns = (*names, "sha256")
+        return section
+
+
+def _without_broker(columns: Iterable[ViewColumn]) -> tuple[str, ...]:
+    return tuple(column.name for column in columns if column is not BROKER)
+
+
+def _sha256(root: str, name: str) -> str | None:
+    """The digest of a file of the store; None if the file cannot be read."""
+    path = name if name.startswith("/") else f"{root}/{name}"
+    digest, at = hashlib.sha256(), 0
+    try:
+        with files_at(path).view(path) as view:
+            while at < view.size:
+                part = view.read(at, min(_CHUNK, view.size - at))
+                digest.update(part)
+                at += len(part)
+    except (StoreError, OSError):
+        return None
+    return digest.hexdigest()

@@ -1,0 +1,55 @@
+"""What a report consists of: the answers, and sections with facts, remarks and rows, without any form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from store_format.diagnose.broker_start import BrokerStart
+from store_format.diagnose.problems import Diagnosis
+from store_format.read.store import Store
+
+
+@dataclass(slots=True)
+class Section:
+    """One part of a report.
+
+    `facts` are names and texts. `table` has the rows, of which a page shows the first `shown` with the
+    columns `columns`; `all_rows` is the command that shows all of them. A `warning` is shown before them.
+    """
+
+    key: str  # of the JSON document, and of links in the page
+    title: str
+    about: str = ""
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    warning: str = ""
+    notes: list[str] = field(default_factory=list)
+    table: pa.Table | None = None
+    columns: tuple[str, ...] = ()
+    shown: int = 25
+    all_rows: str = ""
+
+    @property
+    def visible(self) -> pa.Table | None:
+        """The rows and columns of a page: columns without a value in any row are left out."""
+        if self.table is None:
+            return None
+        names = self.columns or self.table.schema.names
+        kept = [name for name in names if self.table[name].null_count < self.table.num_rows]
+        return self.table.select(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The answers for people in a hurry, and the sections with the numbers."""
+
+    path: str
+    broker_name: str
+    taken_ms: int
+    verdict: str
+    command: str  # the next one; empty if nothing has to be done
+    start: BrokerStart
+    diagnosis: Diagnosis
+    sections: tuple[Section, ...]
+    store: Store | None  # None: readers refuse the store

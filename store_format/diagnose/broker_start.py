@@ -1,0 +1,76 @@
+"""May a broker start on the store? Yes if, by the rules of RocketMQ 5.5.0, its start cuts no message off, and
+it serves every message that a read of the store returns. It is a question about a start, not about losses:
+of a log with damage in its middle, a broker serves all that can be read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from store_format.diagnose.lost_messages import Evidence
+from store_format.diagnose.problems import Diagnosis, verdict
+from store_format.diagnose.queue_advice import UNKNOWN_ADVICE
+
+_REFUSES = re.compile("broker .*refuses? to start")  # in an advice
+_NOT_BEFORE = re.compile("Do not start a broker before|before a broker starts|, a broker does not: ")
+
+
+class MayStart(StrEnum):
+    """The answer in a word."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStart:
+    """Whether a broker may start, and the first cause why not, or what to know before."""
+
+    may: MayStart
+    cause: str
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.may}: {self.cause}" if self.cause else str(self.may)
+
+
+def broker_start(diagnosis: Diagnosis) -> BrokerStart:
+    """The answer for a store that `diagnose` has checked. The first cause is what loses the most.
+
+    The rules are those of DefaultMessageStore.load and CommitLog.recoverNormally and recoverAbnormally; the
+    tests compare the answer with these classes.
+    """
+    summary = diagnosis.summary
+    if not diagnosis.is_checked or diagnosis.has_more:
+        return BrokerStart(MayStart.UNKNOWN, verdict(diagnosis)[0])
+    if summary.state == "live":
+        return BrokerStart(MayStart.UNKNOWN, "a broker has the store open")
+    if diagnosis.lost_log is not None:
+        return BrokerStart(MayStart.NO, verdict(diagnosis)[0])
+    refused = next((problem for problem in diagnosis if _REFUSES.search(problem.advice)), None)
+    if refused is not None:
+        cause = f"it refuses to start: expected {refused.expected}, found {refused.found}"
+        return BrokerStart(MayStart.NO, cause, refused.file)
+    if diagnosis.refusal is not None:
+        cause = (
+            f"rmqlog cannot read it: expected {diagnosis.refusal.expected}, found {diagnosis.refusal.found}"
+        )
+        return BrokerStart(MayStart.UNKNOWN, cause, diagnosis.refusal.file)
+    if summary.cut_messages:
+        cause = f"it cuts {summary.cut_messages:,} whole messages off, from offset {summary.cut_offset} on"
+        return BrokerStart(MayStart.NO, cause)
+    for unserved in (diagnosis.unserved, diagnosis.unserved_light):
+        if unserved:
+            return BrokerStart(MayStart.NO, f"it does not serve {unserved.named}")
+    asked = next((problem for problem in diagnosis if problem.advice == UNKNOWN_ADVICE), None)
+    if asked is not None:
+        return BrokerStart(MayStart.UNKNOWN, f"expected {asked.expected}, found {asked.found}", asked.file)
+    if any(each.evidence is Evidence.CLAIM for each in diagnosis.lost):
+        return BrokerStart(MayStart.NO, "it hands out messages at places that their records contradict")
+    wrong = next((problem for problem in diagnosis if _NOT_BEFORE.search(problem.advice)), None)
+    if wrong is not None:
+        return BrokerStart(MayStart.NO, f"expected {wrong.expected}, found {wrong.found}", wrong.file)
+    return BrokerStart(MayStart.YES, "")

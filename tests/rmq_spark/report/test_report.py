@@ -1,0 +1,136 @@
+"""The report: its numbers are those of the oracle, its page is harmless, and nothing in the store changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.report import report
+from store_format.diagnose.broker_start import MayStart
+from tests.support import goldens, oracle
+from tests.support.file_edits import flip, harm, overwrite
+from tests.support.fixtures import Golden, Unchanged
+from tests.support.hostile_store import HOSTILE_TOPIC, write_hostile_store
+from tests.support.html_check import read_report
+
+NOW_MS = 1_795_500_000_000
+DAMAGED_AT, DAMAGED_SIZE = 39_000, 2_000
+SECOND_FILE = 262_144
+
+
+@pytest.fixture
+def damaged(copy_of: Golden) -> Path:
+    """2,000 bytes of the second commitlog file are gone."""
+    root = copy_of("basic-5.5.0")
+    overwrite(root / "commitlog" / oracle.file_name(SECOND_FILE), DAMAGED_AT, bytes(DAMAGED_SIZE))
+    return root
+
+
+def _hit() -> list[dict[str, object]]:
+    """The golden's messages that have some of the damaged bytes."""
+    low, high = SECOND_FILE + DAMAGED_AT, SECOND_FILE + DAMAGED_AT + DAMAGED_SIZE
+    return [
+        row
+        for row in goldens.expected_rows("basic-5.5.0")
+        if row["physicalOffset"] < high and row["physicalOffset"] + row["storeSize"] > low
+    ]
+
+
+def test_the_lost_messages_are_those_that_the_bytes_were_of(damaged: Path, unchanged: Unchanged) -> None:
+    with unchanged(damaged):
+        found = json.loads(report(str(damaged), now_ms=NOW_MS).json())
+    hit = _hit()
+    assert len(hit) > 2
+    rows = found["lost"]["rows"]
+    places = ("topic", "queueId", "queueOffset", "physicalOffset")
+    assert sorted([row[name] for name in places] for row in rows) == sorted(
+        [row[name] for name in places] for row in hit
+    )
+    assert found["log"]["lostEntries"] == len(hit)
+    assert found["log"]["readable"] == len(goldens.expected_rows("basic-5.5.0")) - len(hit)
+    times = {row["physicalOffset"]: row["storeTimestamp"] for row in hit}
+    for row in rows:  # from the index: to the second
+        assert row["storeTimestamp"][:19] == oracle_time(times[row["physicalOffset"]])[:19]
+        assert row["keyHashes"]
+
+
+def oracle_time(ms: object) -> str:
+    from datetime import UTC, datetime
+
+    assert isinstance(ms, int)
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
+
+
+def test_a_record_whose_body_alone_is_damaged_still_says_its_keys(copy_of: Golden) -> None:
+    root, row = copy_of("basic-5.5.0"), goldens.expected_rows("basic-5.5.0")[500]
+    start = row["physicalOffset"] // SECOND_FILE * SECOND_FILE
+    path = root / "commitlog" / oracle.file_name(start)
+    message = oracle.decode_message(path.read_bytes(), row["physicalOffset"] - start, start)
+    flip(path, row["physicalOffset"] - start + 4 * 22 + 1)
+    (found,) = json.loads(report(str(root), now_ms=NOW_MS).json())["lost"]["rows"]
+    assert (found["topic"], found["queueOffset"]) == (row["topic"], row["queueOffset"])
+    assert found["keys"] == message.properties["KEYS"].split()
+    assert found["msgId"] == message.properties["UNIQ_KEY"]
+
+
+def test_groups_lose_what_they_have_not_consumed(damaged: Path) -> None:
+    committed = goldens.expected("basic-5.5.0")["consumerOffset"]["offsetTable"]
+    found = json.loads(report(str(damaged), now_ms=NOW_MS).json())["groups"]["rows"]
+    for row in found:
+        offsets = {int(id_): at for id_, at in committed[f"{row['topic']}@{row['group']}"].items()}
+        mine = [each for each in _hit() if each["topic"] == row["topic"] and each["queueId"] in offsets]
+        unread = [each for each in mine if each["queueOffset"] >= offsets[each["queueId"]]]  # type: ignore[index]
+        assert (row["lostUnread"], row["lostConsumed"]) == (len(unread), len(mine) - len(unread))
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("harms", "may", "cause"),
+    [
+        ("", MayStart.YES, ""),
+        ("create commitlog/notes.txt 1", MayStart.NO, "it refuses to start: expected only files whose names"),
+        ("remove consumequeue/Orders/1", MayStart.NO, "it does not serve "),
+        ("remove commitlog", MayStart.NO, "the commitlog is missing"),
+    ],
+)
+def test_whether_a_broker_may_start(copy_of: Golden, harms: str, may: MayStart, cause: str) -> None:
+    """`tests/support/referee/law.py` compares the answer with the real classes."""
+    root = copy_of("basic-5.5.0")
+    if harms:
+        harm(root, harms)
+    found = report(str(root), now_ms=NOW_MS)
+    assert found.start.may is may
+    assert found.start.cause.startswith(cause)
+    assert str(found.start.may) in found.markdown()
+    assert f"answer {found.start.may}" in found.html()
+
+
+@pytest.mark.parametrize("name", ["basic-5.5.0", "crash-torn-5.5.0", "retry-dlq-5.5.0", "pop-5.5.0"])
+def test_the_page_is_one_file_and_has_every_topic(golden: Golden, name: str, unchanged: Unchanged) -> None:
+    with unchanged(golden(name)):
+        page = read_report(report(str(golden(name)), now_ms=NOW_MS, sha256=True).html())
+    for topic in {row["topic"] for row in goldens.expected_rows(name)}:
+        assert topic in page.text
+
+
+def test_no_text_of_a_store_becomes_a_part_of_the_page(tmp_path: Path) -> None:
+    root = write_hostile_store(tmp_path / "</title><script>alert(1)</script>")
+    queue = root / "consumequeue" / HOSTILE_TOPIC / "0"
+    overwrite(next(queue.iterdir()), 0, bytes(8))
+    (root / "config").mkdir()
+    (root / "config/topics.json").write_text('{"<script>"')
+    found = report(str(root), now_ms=NOW_MS, next_command=lambda _: "rmqlog recover '<script>' \x1b[2J")
+    assert "<svg onload" in read_report(found.html()).text
+    texts = [line for line in found.markdown().splitlines() if not line.startswith("    ")]  # a block of code
+    assert not any("<" in line.replace("\\<", "") for line in texts)
+    assert "\x1b" not in found.markdown() + found.json()
+    json.loads(found.json())
+
+
+def test_a_store_without_messages_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    found = report(str(tmp_path), now_ms=NOW_MS)
+    read_report(found.html())
+    assert found.verdict == "empty: the commitlog has no files"
