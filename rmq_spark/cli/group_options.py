@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +16,8 @@ from store_format.display.text import first_names
 from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from store_format import MessageStore
     from store_format.errors import StoreError
 
@@ -40,7 +42,9 @@ def group_options(command: Command) -> Command:
 
 
 def what_is_unknown(stores: list[MessageStore]) -> int:
-    """The exit code: PARTIAL, with a remark on stderr, if the offsets of a store's groups are unknown."""
+    """The exit code: PARTIAL, with a remark on stderr, if the offsets of a store's groups are unknown, or
+    unread messages are lost with parts of the commitlog.
+    """
     from store_format.errors import StoreError
     from store_format.metadata.group_offsets import groups_without_file, refuse_unknown_offsets
 
@@ -57,12 +61,43 @@ def what_is_unknown(stores: list[MessageStore]) -> int:
         except StoreError as error:
             remark(unknown_lag(error))
             code = PARTIAL
+        if lost := lost_with_log(store):
+            remark(f"{lost}, and count as unread here where they were not read: rmqlog verify {store.path}")
+            code = PARTIAL
     return code
+
+
+def lost_with_log(store: MessageStore) -> str:
+    """Says how many messages are lost with missing parts of the commitlog; empty for none."""
+    from store_format.survey.gone import QueueProofs
+
+    count = sum(each.count for each in QueueProofs(store.opened, store.log).find_gone(store.state))
+    noun = "message is" if count == 1 else "messages are"
+    return f"{count:,} {noun} lost with missing parts of the commitlog" if count else ""
 
 
 def unknown_lag(error: StoreError) -> str:
     """The sentence about an error of `refuse_unknown_offsets`, without its advice to writers."""
     return f"the lag of all groups is unknown: {str(error).partition(';')[0]}"
+
+
+def say_unknown_losses(batches: Iterable[pa.RecordBatch], when: str) -> None:
+    """Says which groups lose an unknown number of unread messages next: those that have a value in the column
+    `when`, and none in nextLostMessages.
+    """
+    names = sorted(
+        {
+            row["group"]
+            for batch in batches
+            for row in batch.select(["group", "nextLostMessages", when]).to_pylist()
+            if row["nextLostMessages"] is None and row[when] is not None
+        }
+    )
+    if names:
+        remark(
+            f"how many unread messages {first_names(names)} lose next is unknown, not 0: queues are read by "
+            "a scan of the commitlog"
+        )
 
 
 def refuse_unknown_group(stores: list[MessageStore], group: str | None, others: Collection[str] = ()) -> None:

@@ -61,7 +61,7 @@ from store_format.index.file import list_index_files
 from store_format.metadata.read import BrokerConf
 from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.opened.store import OWN_DIRECTORY, Opened
-from store_format.read.store_root import broker_name_of
+from store_format.read.store_root import broker_name_of, looks_like_store, refuse_root
 from store_format.survey.entry_proofs import Contradictions
 from store_format.survey.gone import LostLog, QueueProofs
 from store_format.survey.log_end import ReadableEnd
@@ -281,6 +281,9 @@ def recover(
         refuse_target(root, into)
         if topics is not None or not (rebuild_queues and rebuild_index):
             raise OptionError("into: expected all queues and the index, found a part: a copy has none yet")
+    names = files_at(root).names(root)
+    if "commitlog" not in names and not commit_log_paths and not looks_like_store(names):
+        refuse_root(root, names)
     StoreRefusals(opened).refuse_rocksdb_queues()
     StoreRefusals(opened).refuse_store()
     conf = broker_conf_of(opened, broker_conf)

@@ -65,14 +65,14 @@ def diagnose(
     with the log: it is one byte for each entry and four for each hash slot of one index file, and 131,072
     queue entries. `on_offset` is called from time to time with the physical offset that the walk has reached.
 
-    Raises StoreNotFoundError when `root` cannot be listed, or has something but nothing of a store; no damage
+    Raises StoreNotFoundError when `root` cannot be listed, or has nothing of a store; no damage
     inside the store raises. In a store that is in use, retention may delete a file between listing and
     reading, which is a StoreError that says so.
     """
     opened = Opened(root)
     findings = Findings()
     names = files_at(root).names(root)  # raises where the root cannot be listed
-    if names and "commitlog" not in names and not commit_log_paths and not looks_like_store(names):
+    if "commitlog" not in names and not commit_log_paths and not looks_like_store(names):
         refuse_root(root, names)
     state = StoreState.of(opened)
     check_state(findings, opened, state)

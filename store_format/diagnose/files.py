@@ -128,7 +128,9 @@ def usable_log(
     for file in files:
         reason = _misfit(file, kept[-1] if kept else None)
         if file.size != size:
-            advice = "Restore the file: a broker refuses to start on this store (MappedFileQueue.doLoad)"
+            can_extend = file is files[-1] and 0 < file.size < size
+            what = ", or add the zeros that it lacks (rmqlog recover STORE --apply)" if can_extend else ""
+            advice = f"Restore the file{what}: a {REFUSES} (MappedFileQueue.doLoad)"
             whose = "like the others" if len(files) > 1 else "as in .rmqlog/store.json"
             expected, found = f"a file of {size} bytes, {whose}", f"{file.size} bytes"
             findings.add("damage", file.path, min(file.size, size), expected, found, advice)

@@ -329,7 +329,7 @@ class QueueProofs:
         if is_ahead:
             return lacks_queues
         known = GivenUp.known(self.opened)
-        return not (known.messages or known.is_least)
+        return (lacks_queues or _ends_blank(self.log)) and not (known.messages or known.is_least)
 
     def lacks_entry(self, physical_offset: int, filed: int = OFFSET_MAX) -> bool:
         """Whether the message has no entry in its queue, though it should have one. If it needs none, which
@@ -561,8 +561,15 @@ def _ends_full(log: CommitLog) -> bool:
     file, last = log.files[-1], last_unit(log)
     if file.size < log.file_size or last is None or last.stop > log.stop - _BLANK_HEAD_SIZE:
         return file.size < log.file_size or last is not None
-    is_blank = int.from_bytes(log.read(last.stop, _BLANK_HEAD_SIZE)[4:], "big") == MAGIC_BLANK
-    return is_blank or _ends_within_message(log, last.stop)
+    return _ends_blank(log) or _ends_within_message(log, last.stop)
+
+
+def _ends_blank(log: CommitLog) -> bool:
+    """Whether a BLANK is behind the last message: the next one did not fit into the last file."""
+    last = last_unit(log)
+    if last is None or last.stop > log.stop - _BLANK_HEAD_SIZE:
+        return False
+    return int.from_bytes(log.read(last.stop, _BLANK_HEAD_SIZE)[4:], "big") == MAGIC_BLANK
 
 
 def _ends_within_message(log: CommitLog, start: int) -> bool:

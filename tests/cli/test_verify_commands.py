@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -78,6 +79,25 @@ def test_the_next_command_has_the_directories_of_the_commitlog(rmqlog: Runner, t
 def test_another_directory_is_not_called_sound(rmqlog: Runner, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     assert "is not a store root" in rmqlog.fails(1, "verify", tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["verify", "recover"])
+def test_an_empty_directory_is_no_store(rmqlog: Runner, tmp_path: Path, verb: str) -> None:
+    """The disk of the store may not be mounted."""
+    assert rmqlog.fails(1, verb, tmp_path).endswith("expected a directory `commitlog` in it, found nothing")
+    (tmp_path / "readme.txt").touch()
+    assert rmqlog.fails(1, verb, tmp_path).endswith("found readme.txt")
+
+
+def test_the_short_last_file_of_a_whole_log_is_extended(rmqlog: Runner, copy_of: Golden) -> None:
+    """Only zeros are gone: no message is lost, and `verify` names the command that adds them."""
+    store = copy_of("basic-5.5.0")
+    os.truncate(store / "commitlog" / f"{786432:020}", 989368 - 786432)
+    done = rmqlog("verify", store)
+    assert "verdict: damaged in 1 place: 2,010 messages readable, none lost" in done.out
+    assert done.out.endswith(f"\nnext:    rmqlog recover {store}\n")
+    assert rmqlog("recover", store, "--apply").code == 0
+    assert rmqlog("verify", store).code == 0
 
 
 def test_a_salvaged_copy_is_not_put_into_the_directory_of_a_cluster(rmqlog: Runner, tmp_path: Path) -> None:

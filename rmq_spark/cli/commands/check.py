@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_spark.cli.group_options import group_options, refuse_unknown_group
+from rmq_spark.cli.group_options import group_options, lost_with_log, refuse_unknown_group
 from rmq_spark.cli.options import (
     broker_conf_option,
     filter_options,
@@ -134,6 +134,8 @@ def _add_store(
         refuse_unknown_offsets(store.opened)
     except StoreError as error:
         result.add_unknown(str(error).partition(";")[0])
+    if lost := lost_with_log(store):
+        result.add_unknown(lost)
     result.add(each for each in groups if keep is None or keep.keeps(each.row))
     for why in store.unreadable or ():
         result.add_unknown(why)

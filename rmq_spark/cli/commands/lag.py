@@ -13,6 +13,7 @@ from rmq_spark.cli.group_options import (
     group_options,
     no_rows_of_groups,
     refuse_unknown_group,
+    say_unknown_losses,
     what_is_unknown,
 )
 from rmq_spark.cli.options import (
@@ -269,6 +270,7 @@ def _warn_of_loss(batches: list[pa.RecordBatch]) -> None:
     if not pairs:
         return
     soonest, groups = min(pairs)[0], sorted({group for _, group in pairs})
+    say_unknown_losses(batches, "expiresInMs")
     who = shown(groups[0]) if len(groups) == 1 else f"{len(groups)} groups"
     when = "have expired" if soonest <= 0 else f"expire {until_text(soonest)}"
     remark(

@@ -12,7 +12,12 @@ import click
 
 from rmq_spark.cli.cells import Zone, zone_of
 from rmq_spark.cli.exit_codes import OK
-from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
+from rmq_spark.cli.group_options import (
+    group_options,
+    refuse_unknown_group,
+    say_unknown_losses,
+    what_is_unknown,
+)
 from rmq_spark.cli.options import (
     broker_conf_option,
     file_reserved_time_option,
@@ -145,6 +150,7 @@ def retention_(
     count = show_batches(output, every, every[0].schema.names, shown_columns, limit=filters.limit)
     if count and is_report(output):
         print()
+    say_unknown_losses(losses, "deletionTimestamp")
     known = [batch for each, batch in zip(found, losses, strict=True) if not each.is_tiered]
     write_verdict(output, _verdict(known, nobody if len(known) == len(losses) else _UNKNOWN, output))
     return code

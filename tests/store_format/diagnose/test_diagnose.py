@@ -139,7 +139,10 @@ def test_a_topic_whose_name_is_no_utf_8(copy: Path) -> None:
 def test_no_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         diagnose(str(tmp_path / "nothing"))
-    assert list(diagnose(str(tmp_path))) == []  # an empty one is a store without messages
+    with pytest.raises(StoreNotFoundError, match="found nothing"):  # as of a disk that is not mounted
+        diagnose(str(tmp_path))
+    (tmp_path / "commitlog").mkdir()
+    assert list(diagnose(str(tmp_path))) == []  # a store without messages
 
 
 # ---- while a broker runs -----------------------------------------------------------------------------------
