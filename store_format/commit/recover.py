@@ -71,8 +71,8 @@ RECOVER_COLUMNS = (
     ViewColumn(
         "part",
         TEXT,
-        "commitlog, consumequeue, batchconsumequeue, delayOffset, config, topics, index, or commit (of "
-        "rmqlog).",
+        "commitlog, consumequeue, batchconsumequeue, delayOffset, config, topics, index, abort, or commit "
+        "(of rmqlog).",
     ),
     ViewColumn("topic", TEXT, "The topic of a queue."),
     ViewColumn("queueId", INT, "The queue."),
@@ -92,6 +92,7 @@ RECOVER_COLUMNS = (
     ),
     ViewColumn("reason", TEXT, "Why."),
 )
+_UNCHANGED = frozenset({"end", "keep", "left", "lost", "unknown"})  # actions that change no file
 _LOG = logging.getLogger(__name__)
 _Row = tuple[object, ...]
 
@@ -234,6 +235,13 @@ class RecoverPlan:
     def _table(self, recovery: Recovery, before: list[_Row] | None = None) -> pa.Table:
         rows = self._commit_row() if before is None else before
         rows += [(self.broker_name, *row) for row in _plan_rows(recovery)]
+        if (
+            recovery.is_crashed
+            and recovery.opened == recovery.source
+            and _UNCHANGED.issuperset(row[4] for row in rows)
+        ):
+            reason = "the broker was killed, and nothing else is left of that"
+            rows.append((self.broker_name, "abort", None, None, "remove", None, None, None, reason))
         return pa.Table.from_batches([batch_of(RECOVER_COLUMNS, rows)])
 
 

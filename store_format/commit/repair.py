@@ -41,6 +41,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
@@ -248,12 +249,19 @@ class Recovery(LogComparison):
         proofs = QueueProofs(self.source, log)
         self.has_old_entries = not self.is_crashed and proofs.has_old_entries(self.queued_stop)
         ranges += [] if self.has_old_entries else [(self.end.offset, OFFSET_MAX)]
-        gone = [*proofs.pointing_to(self.queues, ranges), *proofs.gone_by_ledger(self.queues)]
+        gone = [*proofs.pointing_to(self.queues, ranges), *proofs.gone_by_ledger(self.known_queues)]
         places = [
             (*each.key, *place) for each in gone for place in each.without_whole(self.compared.get(each.key))
         ]
         found = GivenUp(tuple(places)).with_more(GivenUp(tuple(lost_between if self.lacks_bytes else ())))
         return GivenUp(tuple(_without(found, known)))
+
+    @property
+    def known_queues(self) -> list[QueueBounds | QueueRange]:
+        """The queues of `source`; those without files up to the last message that the log has of them."""
+        created = (each.queue for each in self.changes if each.action == "create")
+        ends = ((key, self.compared[key].places.max_offset) for key in created)
+        return [*(QueueRange(*key, 0, end, None) for key, end in ends), *self.queues]
 
     def _lacks_ends(self) -> bool:
         """`QueueProofs.lacks_ends` of the store, or the one that is copied."""
@@ -532,7 +540,7 @@ def cut_behind_end(recovery: Recovery, files: FileWrites) -> None:
     lost = [each for each in gone if is_lost and (is_cut or not _is_whole(whole_in, each.physical))]
     holes = [(hole.start, hole.stop) for hole in recovery.filled]
     fillers = tuple(holes) if opened != recovery.source else ()
-    lost += [*proofs.pointing_to(recovery.queues, holes), *proofs.gone_by_ledger(recovery.queues)]
+    lost += [*proofs.pointing_to(recovery.queues, holes), *proofs.gone_by_ledger(recovery.known_queues)]
     noted, begins = [], []
     for each in lost:
         places = each.without_whole(recovery.compared.get(each.key))

@@ -40,6 +40,23 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, copy_of: Gol
     assert MessageStore.open(str(store)).state == "clean"
 
 
+def test_the_advice_about_a_sound_store_with_abort_ends(
+    rmqlog: Runner, golden: Golden, tmp_path: Path
+) -> None:
+    """A broker was killed on a recovered copy: `verify` and `recover` do not send to each other for ever."""
+    copy = tmp_path / "copy"
+    assert rmqlog("recover", golden("crash-torn-5.5.0"), "--into", copy, "--salvage", "--apply").code == 0
+    (copy / "abort").write_text("1")
+    assert rmqlog("verify", copy).out.endswith(f"\nnext:    rmqlog recover {copy}\n")
+    shown = rmqlog("recover", copy).out
+    assert "; to remove: the file abort\n" in shown
+    assert shown.endswith(f"\nnext:    rmqlog recover {copy} --apply\n")
+    assert "; removed: the file abort\n" in rmqlog("recover", copy, "--apply").out
+    assert not (copy / "abort").exists()
+    assert rmqlog("verify", copy).out.endswith("; nothing has to be done\n")
+    assert rmqlog("recover", copy).out.endswith("; nothing has to be changed\n")
+
+
 def test_every_action_has_words(rmqlog: Runner, golden: Golden) -> None:
     """docs/services.md lists the actions."""
     page = (ROOT / "docs" / "services.md").read_text(encoding="utf-8")

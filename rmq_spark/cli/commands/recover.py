@@ -32,6 +32,7 @@ _WORDS: dict[str | tuple[str, str], tuple[str, str]] = {
     "unknown": ("more messages may be lost: nothing shows how many", ""),
     "cut": ("removes {} behind the end", "entry"),
     "lower": ("lowers the next offset of the level by {}", "message"),
+    "remove": ("removes the file abort", ""),
     "aside": ("keeps this file as NAME.broken", ""),
     "create": ("writes the queue: {}", "entry"),
     ("create", "topics"): ("creates the topic again", ""),
@@ -211,7 +212,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]], unserved: Sequence[str], *, is_d
         whole += f"; {'cut' if is_done else 'to cut'}: {_counted(cut, 'entry')}"
     if any(row["action"] == "refused" for row in rows):
         return f"{whole}; the recovery is refused, and nothing was changed"
-    changes = [row for row in rows if row["action"] not in _NO_CHANGE]
+    changes = [row for row in rows if row["action"] not in {*_NO_CHANGE, "remove"}]
     queues = {(row["brokerName"], row["topic"], row["queueId"]) for row in changes if row["part"] in _QUEUES}
     named = [_counted(len(queues), "consume queue")] if queues else []
     parts = [*named, *sorted({row["part"] for row in changes} - _QUEUES)]
@@ -219,6 +220,8 @@ def _verdict(rows: Sequence[Mapping[str, Any]], unserved: Sequence[str], *, is_d
     kept = [_counted(count, "consume queue")] if (count := sum(part in _QUEUES for part in left)) else []
     kept += ["index"] if "index" in left else []
     stays = f"; {', '.join(kept)} left as found" if kept else ""
+    if not parts and any(row["action"] == "remove" for row in rows):
+        return f"{whole}; {'removed' if is_done else 'to remove'}: the file abort{stays}"
     if not parts:
         return f"{whole}; nothing has to be changed{stays}"
     return f"{whole}; {'written' if is_done else 'to write'}: {', '.join(parts)}{stays}"
