@@ -153,6 +153,9 @@ def diagnose(
     if index is not None:
         report_missing_entries(findings, index)
     check_checkpoint(findings, opened, summary, max(summary.log_end, lost.stop))
+    sized = index  # shows the sizes of index files, also after a crash, when it is not compared
+    if state is StoreState.CRASHED:
+        sized = open_index_check(opened, log, log.stop, StoreState.CLEAN)
     return Diagnosis(
         findings.problems(),
         summary,
@@ -167,7 +170,7 @@ def diagnose(
         lacks_last_files=queues.lead_behind_files,
         lacks_ends=queues.lacks_ends,
         lacks_settings=_lacks_settings(
-            opened, log, queues, has_empty_index=index is not None and index.is_empty
+            opened, log, queues, has_empty_index=sized is not None and sized.is_empty
         ),
     )
 

@@ -81,6 +81,21 @@ def test_another_directory_is_not_called_sound(rmqlog: Runner, tmp_path: Path) -
     assert "is not a store root" in rmqlog.fails(1, "verify", tmp_path)
 
 
+def test_the_next_command_after_a_crash_asks_for_the_sizes_of_the_index(
+    rmqlog: Runner, copy_of: Golden
+) -> None:
+    """Else the recovered copy would have no index."""
+    store = copy_of("basic-5.5.0")
+    Damaged(store).do("flip_body_in_the_last_file")
+    shutil.rmtree(store / "index")
+    for _ in range(2):
+        said = rmqlog("verify", store).out
+        assert said.endswith(
+            f"next:    rmqlog recover {store} --into {store}-recovered --salvage --broker-conf FILE\n"
+        )
+        (store / "abort").write_text("1")
+
+
 @pytest.mark.parametrize("verb", ["verify", "recover"])
 def test_an_empty_directory_is_no_store(rmqlog: Runner, tmp_path: Path, verb: str) -> None:
     """The disk of the store may not be mounted."""
