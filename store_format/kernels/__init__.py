@@ -24,6 +24,7 @@ from store_format.kernels.cache_directory import CHECKED, sources_of
 if TYPE_CHECKING:
     from store_format.kernels import compile as compile
     from store_format.kernels import crc32 as crc32
+    from store_format.kernels import digests as digests
     from store_format.kernels import dispatch as dispatch
     from store_format.kernels import encode as encode
     from store_format.kernels import hashes as hashes
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MODULES = (
-    *("crc32", "dispatch", "encode", "hashes", "index_entries", "patch", "properties", "queue_entries"),
-    *("reads", "search", "strings", "units", "walk"),
+    *("crc32", "digests", "dispatch", "encode", "hashes", "index_entries", "patch", "properties"),
+    *("queue_entries", "reads", "search", "strings", "units", "walk"),
 )
 # A message counts each time that it is walked, checked or read, which takes plain code 5 to 15 us.
 _LOAD_ROWS = 12_000  # in some 60 ms, the time that loading takes

@@ -28,6 +28,7 @@ OUT_BYTES = types.Array(types.uint8, 1, "C")
 OUT_BOOLS = types.Array(types.boolean, 1, "C")
 OUT_INTS32 = types.Array(types.int32, 1, "C")
 OUT_INTS = types.Array(types.int64, 1, "C")
+OUT_WORDS = types.Array(types.uint64, 1, "C")
 BOOL, INT32, INT, WORD, NOTHING = types.boolean, types.int32, types.int64, types.uint64, types.void
 
 
