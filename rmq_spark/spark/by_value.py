@@ -23,6 +23,7 @@ import importlib
 import json
 import lzma
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.abc import InspectLoader
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PACKAGES = ("rmq_spark", "store_format")
-# What only the user's own process needs: what a notebook shows of a store, what `open` gives, a recovery,
-# tables that are appended without Spark, and what `register` and `drop_duplicates` do.
+# What only the user's own process needs: what a notebook shows of a store, what `open` gives, a message's
+# life, a recovery, tables that are appended without Spark, and what `register` and `drop_duplicates` do.
 _OF_USERS = (
     "store_format.notebook",
+    "store_format.views.trace",
     "store_format.commit.recover",
     "rmq_spark.store",
     "rmq_spark.spark.by_value",
@@ -194,7 +196,23 @@ def _shortened(tree: ast.Module) -> str:
             node.annotation = None
         elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = [ast.Pass()]
-    return ast.unparse(tree)
+    return _less_indented(ast.unparse(ast.fix_missing_locations(_Untyped().visit(tree))))
+
+
+def _less_indented(text: str) -> str:
+    """What `ast.unparse` writes, with one blank for four: it leaves no line break within a text."""
+    return re.sub("^(?: {4})+", lambda blanks: blanks[0][::4], text, flags=re.MULTILINE)
+
+
+class _Untyped(ast.NodeTransformer):
+    """Removes the types of variables. Fields of a class keep theirs, which dataclasses read."""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        node.body = [each if isinstance(each, ast.AnnAssign) else self.visit(each) for each in node.body]
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        return node if node.value is None else ast.Assign([node.target], node.value)
 
 
 def _sources() -> dict[str, tuple[str, bool]]:

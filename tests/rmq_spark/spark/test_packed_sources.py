@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import lzma
 
 import store_format
 from rmq_spark import broker
-from rmq_spark.spark.by_value import packed_sources
+from rmq_spark.spark.by_value import _shortened, _sources, packed_sources
 
 SIZE_MAX = 420_000  # docs/deploy.md and docs/howto-cluster.md say so
 
@@ -26,6 +27,19 @@ def test_it_has_what_tasks_import_and_no_more() -> None:
     assert sources["rmq_spark"][1]
     for name, (text, _) in sources.items():
         compile(text, name, "exec")
+
+
+def test_fewer_blanks_make_the_same_program() -> None:
+    for text, _ in _sources().values():
+        tree = ast.parse(text)
+        shorter = _shortened(tree)  # which changes the tree
+        assert ast.dump(ast.parse(shorter)) == ast.dump(ast.parse(ast.unparse(tree)))
+
+
+def test_types_of_fields_are_kept_and_those_of_variables_are_not() -> None:
+    a_class = "@dataclass\nclass A:\n    y: int = 2\n    def f(self):\n        z: int = 3\n        w: int\n"
+    expected = "x = 1\n\n@dataclass\nclass A:\n y: int = 2\n\n def f(self):\n  z = 3\n  w: int"
+    assert _shortened(ast.parse(f"x: int = 1\n{a_class}")) == expected
 
 
 def test_it_has_what_the_doors_import_when_it_is_used() -> None:
