@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from store_format.message.columns import PropertyFilter
     from store_format.message.encode import MessageColumns
     from store_format.search.look_up import Found
+    from store_format.views.diff import StoreDiff
 
 Time: TypeAlias = "str | int | date"  # ISO 8601 (UTC without a zone), `-2h`, ms since 1970
 
@@ -229,6 +230,41 @@ class _WithMessages:
             table = orders.to_table()
         """
         return messages_in(self.stores, topic, columns, since, until, where, tags, key)
+
+    def diff(
+        self,
+        other: Store | Sequence[Store] | LogCluster,
+        *,
+        topics: Sequence[str] = (),
+        include_system_topics: bool = False,
+    ) -> StoreDiff:
+        """Compares the messages of this store or cluster (A) with those of another one (B).
+
+        `MessageStore.diff` has the rules and the result. The brokers' names make no difference, so a store
+        can be compared with a cluster that has taken over its topics.
+
+        Raises OptionError for a topic that neither has.
+
+        Example::
+
+            with rmq_spark.open("/data/store").diff(rmq_spark.open("/backup/store")) as found:
+                print(found.is_equal, found.counts)
+        """
+        from rmq_spark.python_search import refuse_unknown_topic
+        from store_format.views.diff import diff_stores
+
+        if isinstance(other, LogCluster):
+            other = other.stores
+        others = (other,) if isinstance(other, Store) else tuple(other)
+        if isinstance(topics, str):
+            raise OptionError(f"topics: expected a list of topics, found {topics!r}")
+        known = {
+            name for each in (*self.stores, *others) for name in (*each.topics(), *each.configured_topics())
+        }
+        for name in topics:
+            refuse_unknown_topic(name, known)
+        choice = MessageChoice(names=tuple(topics), include_system_topics=include_system_topics)
+        return diff_stores(self.stores, others, choice)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from store_format.message.encode import MessageColumns
     from store_format.metadata.read import BrokerConf
     from store_format.search.look_up import Found
+    from store_format.views.diff import StoreDiff
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -265,6 +266,37 @@ class MessageStore(Store):
         from store_format.views.registry import view_table
 
         return view_table(self, name, now_ms=now_ms, broker_conf=broker_conf)
+
+    def diff(
+        self,
+        other: Store | Sequence[Store],
+        *,
+        topics: Sequence[str] = (),
+        include_system_topics: bool = False,
+    ) -> StoreDiff:
+        """Compares the messages of this store (A) with those of another one, or of several (B).
+
+        Two messages are equal if they have the same topic, decompressed body, flag, born time and host,
+        reconsumeTimes, and properties without those that a broker adds
+        (`store_format.views.message_digests.BROKER_PROPERTIES`). File sizes, numbers of queues, store times
+        and the version of RocketMQ make no difference. `topics` are the topics that are compared, by default
+        all that are no system topics.
+
+        Returns a `StoreDiff` with `is_equal`, `counts`, `to_table()` and `batches()`. Memory is bounded: the
+        digests of many messages are in a temporary directory until `close`. Damaged messages are left out
+        with a warning, and counted in `unread`.
+
+        Example::
+
+            with store.diff(MessageStore.open("/backup/store")) as found:
+                print(found.is_equal, found.counts)
+                print(found.to_table().select(["difference", "topic", "msgId"]))
+        """
+        from store_format.read.choice import MessageChoice
+        from store_format.views.diff import diff_stores
+
+        choice = MessageChoice(names=tuple(topics), include_system_topics=include_system_topics)
+        return diff_stores([self], [other] if isinstance(other, Store) else other, choice)
 
     def diagnose(self) -> Diagnosis:
         """Checks the whole store and returns a list of its problems; the list is empty for a sound store.

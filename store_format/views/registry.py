@@ -1,4 +1,5 @@
-"""Every view, once. The reference, the command line, the option `view` and Spark's schemas come from `VIEWS`.
+"""Every view, once. The reference, the command line, the option `view` and Spark's schemas come from
+`ALL_VIEWS`; `VIEWS` are those of one store.
 
 To add a view, write a module that ends with its `VIEW` and put that into `VIEWS`. A view is computed
 from the files as they are when a caller reads the batches.
@@ -21,6 +22,7 @@ from store_format.views import (
     consume_time,
     dead_letters,
     delayed,
+    diff,
     duplicates,
     files,
     in_flight,
@@ -55,8 +57,9 @@ VIEWS: tuple[View, ...] = (  # in the order of the reference
     checkpoint.SERVICES,
     problems.VIEW,
 )
+ALL_VIEWS = (*VIEWS, diff.VIEW)  # with the one that compares stores
 
-_BY_NAME = {view.name: view for view in VIEWS}
+_BY_NAME = {view.name: view for view in ALL_VIEWS}
 
 
 def view_named(name: str) -> View:
@@ -75,6 +78,11 @@ def view_batches(
 ) -> Iterator[pa.RecordBatch]:
     """A view in batches: memory is bounded by one batch and the list of the queues. See `view_table`."""
     view = view_named(name)
+    if view.of_two is not None:
+        raise OptionError(
+            f"the view {name} compares stores; use rmqlog diff, the method diff of the store, or in Spark "
+            "the option otherPath"
+        )
     now: object = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if not isinstance(now, int) or now < 0:
         raise OptionError(f"now_ms: expected ms since 1970, found {now_ms!r}")

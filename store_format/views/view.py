@@ -16,6 +16,7 @@ from store_format.display.columns import ViewColumn, schema_of
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.read import BrokerConf
 from store_format.names import QueueKey
+from store_format.read.choice import MessageChoice
 from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
 
@@ -24,7 +25,8 @@ from store_format.read.tolerance import Tolerance
 class View:
     """One view. `batches(store, now_ms)` yields at least one batch, with exactly the schema of the columns.
 
-    A view that depends on the settings of the store's broker has `with_conf(store, now_ms, conf)` instead.
+    A view that depends on the settings of the store's broker has `with_conf(store, now_ms, conf)` instead,
+    and one that compares the messages of stores has `of_two(stores, other_stores, choice)`.
 
     `name` is what users write, `about` the sentence under the name in the reference. `now_ms` is the moment
     to which ages count.
@@ -35,6 +37,9 @@ class View:
     columns: tuple[ViewColumn, ...]
     batches: Callable[[Store, int], Iterator[pa.RecordBatch]] | None = None
     with_conf: Callable[[Store, int, BrokerConf], Iterator[pa.RecordBatch]] | None = None
+    of_two: Callable[[Sequence[Store], Sequence[Store], MessageChoice], Iterator[pa.RecordBatch]] | None = (
+        None
+    )
 
     @property
     def schema(self) -> pa.Schema:

@@ -292,6 +292,20 @@ PLANTED = (
         "return now_ms <= _unblocked_at(info, invisible_ms)",
         ("tests/store_format/pop/test_order_state.py",),
     ),
+    Planted(
+        "A comparison of stores counts the copies of a message that left in pairs.",
+        "store_format/views/diff_parts.py",
+        " + left_before",
+        "",
+        ("tests/store_format/views/test_diff.py",),
+    ),
+    Planted(
+        "The properties that a broker adds make no difference between messages.",
+        "store_format/views/message_digests.py",
+        'CRC_PROPERTY_NAME.decode(), "MSG_REGION",',
+        "CRC_PROPERTY_NAME.decode(),",
+        ("tests/store_format/views/test_diff.py",),
+    ),
     # ---- the broker's work, Spark, and the command ---------------------------------------------------------
     Planted(
         "News wake every consumer that waits for them.",

@@ -10,7 +10,7 @@ import pytest
 
 from store_format.errors import OptionError
 from store_format.store import MessageStore
-from store_format.views.registry import VIEWS, view_batches
+from store_format.views.registry import ALL_VIEWS, VIEWS, view_batches
 from tests.support.fixtures import Golden
 
 NOW = 1_800_000_000_000
@@ -39,6 +39,17 @@ def test_views_have_the_columns_that_the_table_says(golden: Golden) -> None:
 def test_a_view_that_is_none(golden: Golden, name: str, hint: str) -> None:
     with pytest.raises(OptionError, match=hint):
         MessageStore.open(str(golden("basic-5.5.0"))).view(name)
+
+
+def test_the_view_of_two_stores_names_its_ways(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("basic-5.5.0")))
+    (diff,) = (view for view in ALL_VIEWS if view not in VIEWS)
+    assert diff.schema == store.diff(store).to_table().schema
+    assert all(column.about.endswith(".") for column in diff.columns)
+    with pytest.raises(
+        OptionError, match="compares stores; use rmqlog diff, the method diff of the store, or"
+    ):
+        store.view(diff.name)
 
 
 def test_an_empty_store_has_empty_views(tmp_path: Path) -> None:
