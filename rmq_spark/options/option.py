@@ -82,7 +82,11 @@ _TIME_UNITS_ADVICE = "the units are ms, s, m (minutes), h, d and w, or their Eng
 _A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back from now (-2 hours)"
 
 MESSAGES = "messages"  # the view that is a read of messages
+_DIFF = "diff"  # the view of two stores
 _WITH_VIEW = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns", "brokerConf"))
+_WITH_DIFF = _WITH_VIEW - {"brokerConf"} | {
+    "otherPath", "subscribe", "subscribePattern", "includeSystemTopics",
+}  # fmt: skip
 
 _ANY = "*"
 _EARLIEST_VALUE, _LATEST_VALUE = -2, -1  # KafkaOffsetRangeLimit
@@ -445,9 +449,9 @@ def parse_view(given: Given) -> str:
     word = given.text.strip().lower()
     if word == MESSAGES:
         return MESSAGES
-    from store_format.views.registry import VIEWS  # every read parses the default, and few show a view
+    from store_format.views.registry import ALL_VIEWS  # every read parses the default, and few show a view
 
-    by_lower = {name.lower(): name for name in (MESSAGES, *(view.name for view in VIEWS))}
+    by_lower = {name.lower(): name for name in (MESSAGES, *(view.name for view in ALL_VIEWS))}
     if word in by_lower:
         return by_lower[word]
     raise given.error(f"one of {', '.join(by_lower.values())}", advice=did_you_mean(word, by_lower.values()))
@@ -462,9 +466,15 @@ def refuse_beside_view(given: Mapping[str, Given]) -> None:
                 "brokerConf has no effect in a read of messages; leave it out, or give a view that depends "
                 "on the broker's settings: retention, delayed"
             )
+        if "otherPath" in given:
+            raise OptionError(
+                f"otherPath has no effect in a read of messages; set view={_DIFF}, or leave it out"
+            )
         return
+    if view == _DIFF and "otherPath" not in given:
+        raise OptionError(f"view={_DIFF} compares two stores; name the other one with the option otherPath")
     for name in given:
-        if name not in _WITH_VIEW and not name.startswith("fs."):
+        if name not in (_WITH_DIFF if view == _DIFF else _WITH_VIEW) and not name.startswith("fs."):
             raise OptionError(
                 f"{name} has no effect with view={view}, which shows the whole store; "
                 "leave it out and filter the DataFrame"

@@ -194,6 +194,13 @@ _WHAT = (
         applies=frozenset({BATCH}),
     ),
     Option(
+        "otherPath",
+        "path",
+        single_path,
+        "For the view `diff`: the store, or the cluster, that is compared with that of `path`.",
+        applies=frozenset({BATCH}),
+    ),
+    Option(
         "brokerConf",
         "path",
         file_path,
@@ -455,6 +462,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None  # as the caller spelled them; plan.output_fields checks them
     property_columns: tuple[str, ...]
     view: str
+    other_path: tuple[str, ...] | None  # for the view `diff`
     broker_conf: str | None  # path of a file, for a view
     starting: OffsetSpec
     ending: OffsetSpec
@@ -542,7 +550,9 @@ def parse_read_options(
     combined = {
         "paths": places,
         "commit_log_paths": read["storePathCommitLog"] or (),
-        "access": _access(read, given, (*places, *(read["storePathCommitLog"] or ()))),
+        "access": _access(
+            read, given, (*places, *(read["storePathCommitLog"] or ()), *(read["otherPath"] or ()))
+        ),
         "choice": choice,
         "property_columns": read["propertyColumns"] or (),
         "starting": read[starting],

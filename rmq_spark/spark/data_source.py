@@ -200,7 +200,7 @@ def _lasting(name: str, text: str) -> str:
     """The option's text with absolute paths. Times stay relative: each query counts from its own start."""
     given = Given(name, text, 0)
     match name:
-        case "path":
+        case "path" | "otherPath":
             return single_path(given)[0]
         case "paths":
             return json.dumps(paths_json(given), ensure_ascii=False)

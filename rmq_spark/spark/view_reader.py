@@ -1,4 +1,5 @@
-"""Spark's reader of a view: a table about the stores instead of their messages, one partition per store.
+"""Spark's reader of a view: a table about the stores instead of their messages, one partition per store; of
+the view that compares stores one partition.
 
 The columns are all columns of the view, those of `columns`, or those of a caller's schema.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -82,11 +83,30 @@ _log = logging.getLogger("rmq_spark")
 
 @dataclass(frozen=True, slots=True)
 class _StoreAt:
-    """One partition: a store. Spark keeps it for all queries of a temporary SQL view, so it has no time."""
+    """A store. Spark keeps it for all queries of a temporary SQL view, so it has no time."""
 
     path: str
     broker_name: str
     commit_log_paths: tuple[str, ...]
+
+    @classmethod
+    def all_of(cls, options: ReadOptions) -> tuple[_StoreAt, ...]:
+        stores = open_stores(options, skip_unreadable=True)
+        return tuple(cls(store.path, store.broker_name, store.commit_log_paths) for store in stores)
+
+    def open(self) -> MessageStore:
+        logs = self.commit_log_paths
+        return MessageStore.open(
+            self.path, broker_name=self.broker_name, commit_log_paths=logs, skip_unreadable=True
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One partition: a store, or for a comparison all stores with those of `otherPath`."""
+
+    stores: tuple[_StoreAt, ...]
+    others: tuple[_StoreAt, ...]
     broker_conf: BrokerConf | None
 
 
@@ -103,24 +123,33 @@ class RmqLogViewReader(DataSourceReader):
         given = self._options.broker_conf
         conf = None if given is None else read_broker_conf(given)
         try:
-            stores = open_stores(self._options, skip_unreadable=True)
+            stores = _StoreAt.all_of(self._options)
+            if view_named(self._options.view).of_two is not None:
+                return [InputPartition(_Part(stores, _StoreAt.all_of(self._other), None))]
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error  # as in RmqLogReader.partitions
-        return [
-            InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, conf))
-            for store in stores
-        ]
+        return [InputPartition(_Part((store,), (), conf)) for store in stores]
+
+    @property
+    def _other(self) -> ReadOptions:
+        """The options that lead to the store of `otherPath`."""
+        other = self._options.other_path or ()
+        return replace(self._options, paths=other, broker_name=None, commit_log_paths=())
 
     @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        at = partition.value
-        assert isinstance(at, _StoreAt)
+        part = partition.value
+        assert isinstance(part, _Part)
         reach_stores(self._options)
-        store = MessageStore.open(
-            at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True
-        )
+        of_two = view_named(self._fields.view).of_two
         try:
-            for batch in view_batches(store, self._fields.view, broker_conf=at.broker_conf):
+            stores = [each.open() for each in part.stores]
+            if of_two is None:
+                batches = view_batches(stores[0], self._fields.view, broker_conf=part.broker_conf)
+            else:
+                reach_stores(self._other)
+                batches = of_two(stores, [each.open() for each in part.others], self._options.choice)
+            for batch in batches:
                 yield self._fields.apply(batch)
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error

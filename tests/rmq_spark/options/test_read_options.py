@@ -21,7 +21,7 @@ from rmq_spark.options.read_options import (
 from rmq_spark.options.write_options import WRITE_OPTIONS, NewStoreOptions, WriteOptions
 from store_format.errors import OptionError
 from store_format.read.choice import MessageChoice, QueueName
-from store_format.views.registry import VIEWS
+from store_format.views.registry import ALL_VIEWS
 
 NOW_MS = 1_700_000_000_000
 
@@ -147,7 +147,7 @@ def test_what_spark_adds_passes() -> None:
 
 def test_a_name_near_nothing_lists_all() -> None:
     """test_mistakes.py has the sentences that no new option or view changes."""
-    names, views = ", ".join(row.name for row in OPTIONS), ", ".join(view.name for view in VIEWS)
+    names, views = ", ".join(row.name for row in OPTIONS), ", ".join(view.name for view in ALL_VIEWS)
     for name, text, sentence in (
         ("zzz", "1", f"unknown option 'zzz'; the options are {names}"),
         ("view", "queue", f"view: expected one of messages, {views}, found 'queue'; did you mean queues?"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.views.registry import VIEWS
 from tests.support.fixtures import Golden
+from tests.support.staged import append, make_store, numbered
 
 
 def without_ages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -55,6 +57,27 @@ def test_every_view_is_that_of_the_store(golden: Golden, view: str) -> None:
     expected = MessageStore.open(str(root)).view(view)
     assert found.schema == expected.schema
     assert without_ages(found.to_pylist()) == without_ages(expected.to_pylist())
+
+
+def test_two_stores_are_compared_in_one_partition(golden: Golden, tmp_path: Path) -> None:
+    messages = numbered("T", 0, 20) + numbered("U", 0, 5)
+    a, b = (make_store(tmp_path / name) for name in "ab")
+    append(a, messages)
+    append(b, [*messages[:3], replace(messages[3], flag=1), *messages[5:], *numbered("%RETRY%g", 0, 1)])
+    found, partitions = read(a, "diff", otherPath=str(b))
+    assert partitions == 1
+    expected = MessageStore.open(str(a)).diff(MessageStore.open(str(b))).to_table()
+    assert found.schema == expected.schema
+    assert without_ages(found.to_pylist()) == without_ages(expected.to_pylist())
+    assert found["difference"].to_pylist() == ["changed", "onlyInA"]
+    columns, _ = read(a, "DIFF", otherPath=str(b), columns="addressB,difference", subscribe="T")
+    assert columns.to_pylist()[0] == {"addressB": "T/3@0", "difference": "changed"}
+    assert read(a, "diff", otherPath=str(b), subscribePattern="U")[0].num_rows == 0
+    system, _ = read(a, "diff", otherPath=str(b), includeSystemTopics="true")
+    assert system["difference"].to_pylist() == ["changed", "onlyInA", "onlyInB"]
+    cluster = golden("cluster-5.5.0")
+    assert read(cluster, "diff", otherPath=str(cluster))[0].num_rows == 0
+    assert read(cluster, "diff", otherPath=str(cluster / "broker-a"))[0].num_rows > 0
 
 
 def test_a_cluster_is_one_table(golden: Golden) -> None:
@@ -105,6 +128,10 @@ def test_ages_count_to_the_moment_of_the_query(golden: Golden) -> None:
         ({"view": "queue"}, "did you mean queues?"),
         ({"view": "topics", "startingOffsets": "earliest"}, "startingOffsets has no effect with view=topics"),
         ({"view": "topics", "key": "k"}, "key has no effect with view=topics"),
+        ({"view": "topics", "otherPath": "/data/b"}, "otherPath has no effect with view=topics"),
+        ({"otherPath": "/data/b"}, "otherPath has no effect in a read of messages; set view=diff"),
+        ({"view": "diff"}, "view=diff compares two stores; name the other one with the option otherPath"),
+        ({"view": "diff", "otherPath": "/data/b", "key": "k"}, "key has no effect with view=diff"),
         ({"view": "lag", "columns": "lagMessage"},
          "the view has no column 'lagMessage'; did you mean lagMessages?"),
         ({"view": "lag", "columns": "group,Group"}, "expected each column once, found 'group'"),
