@@ -232,6 +232,8 @@ TITLES = {
     "sizeBytes": "size",
     "usedBytes": "used",
     "diskBytes": "disk",
+    "addressA": "in A",
+    "addressB": "in B",
 }
 
 
@@ -270,6 +272,7 @@ FLEXIBLE = {
     "found": 12,
     "meaning": 12,
     "owner": 8,
+    "fields": 8,
 }
 
 # Text with a middle that may be left out: see `short_id` and `short_file`.

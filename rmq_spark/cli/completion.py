@@ -27,6 +27,7 @@ _VIEWS = {
     "groups": ("groups",),
     "offsets": ("lag",),
     "du": ("usage",),
+    "diff": ("diff",),
 }
 _MESSAGES = ("head", "tail", "get", "find", "export")  # commands with columns of messages
 

@@ -18,7 +18,8 @@ _PARTIAL = (
 )
 
 _NOT_FOUND = (
-    "No row or message matches, or there is no such store, topic, group or message. Of `check`: a warning."
+    "No row or message matches, or there is no such store, topic, group or message. Of `check`: a warning. "
+    "Of `diff`: the stores differ."
 )
 
 # code, a few words, what it means

@@ -62,6 +62,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "find": "messages",
         "trace": "trace",
         "export": "export",
+        "diff": "diff",
     },
     "Consumer groups": {"lag": "lag", "retention": "retention", "groups": "groups", "offsets": "groups"},
     "Messages that wait": {"dlq": "waiting", "delay": "waiting", "half": "waiting"},
@@ -81,6 +82,7 @@ Examples:
   rmqlog trace /data/store --key order-1234  what happened to it?
   rmqlog get /data/store Orders/2@100        topic Orders, queue 2, offset 100
   rmqlog tail -f /data/store --topic Orders  new messages as they come
+  rmqlog diff /data/store /backup/store      are all messages there?
   rmqlog verify /data/store                  is a file damaged?
 
 rmqlog COMMAND --help shows the options and more examples.

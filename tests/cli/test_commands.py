@@ -217,9 +217,10 @@ def test_topics_and_groups_are_completed_from_the_store(
         ("lag", "--columns lagM", ["lagMessages", "lagMs"]),
         ("lag", "--columns group,q", ["group,queueId", "group,queues"]),
         ("info", "--view dead", ["deadLetters"]),
+        ("diff", "--columns copies", ["copiesA", "copiesB"]),
     ):
         assert complete(f"rmqlog {verb} {golden(STORE)} {words}", 2 + len(words.split())) == found
-    assert complete("rmqlog d", 1) == ["du", "dlq", "delay", "dump", "doctor"]
+    assert complete("rmqlog d", 1) == ["du", "diff", "dlq", "delay", "dump", "doctor"]
     assert complete(f"rmqlog ls {tmp_path / 'nowhere'} --topic O", 4) == []
 
 

@@ -38,6 +38,7 @@ EMPTY: dict[str, tuple[object, ...]] = {
 OTHERS = {
     "retention",
     "metrics",
+    "diff",
     "check",
     "verify",
     "dump",

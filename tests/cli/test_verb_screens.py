@@ -24,6 +24,8 @@ from tests.support.text_terminal import STORE, seen, short_path
 SCREENS = Path(__file__).parent / "screens" / "verbs"
 COLUMNS = 80
 NOW = ("--now", "2026-11-22T04:00:00Z")
+OTHER = "/data/other"  # another store in recorded screens: OTHER_STORE
+OTHER_STORE = "basic-4.9.7"
 
 # verb -> [(store, harms, other arguments)]
 RUNS: dict[str, list[tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
@@ -42,6 +44,7 @@ RUNS: dict[str, list[tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
     "export": [
         ("basic-5.5.0", (), ("-", "--format", "csv", "-t", "Orders", "-n", "2", "--columns", "offset"))
     ],
+    "diff": [("basic-5.5.0", (), (OTHER, "-n", "3")), ("basic-5.5.0", (), (STORE, "-a"))],
     "lag": [("cleaned-5.5.0", (), NOW), ("pop-5.5.0", (), (*NOW, "--in-flight"))],
     "retention": [("cleaned-5.5.0", (), NOW)],
     "groups": [("basic-5.5.0", (), NOW)],
@@ -113,8 +116,9 @@ def test_a_verb_cuts_no_word(verb: str, golden: Golden, copy_of: Golden) -> None
         path = (copy_of if harms else golden)(store) if store else Path("/")
         for each in harms:
             harm(path, each)
-        with short_path(path) as short:
-            words = [verb, *([short] if store else []), *more]
+        with short_path(path) as short, short_path(golden(OTHER_STORE), OTHER) as other:
+            given = [{STORE: short, OTHER: other}.get(word, word) for word in more]
+            words = [verb, *([short] if store else []), *given]
             screens = {columns: _shown(columns, *words) for columns in (COLUMNS, None)}
         named = " ".join((verb, *([STORE] if store else []), *more))
         for columns, text in screens.items():
