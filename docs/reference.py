@@ -25,7 +25,7 @@ from rmq_spark.options.write_options import WRITE_OPTIONS
 from rmq_spark.plan.output_fields import COLUMN_TABLE
 from rmq_spark.produce.columns import WRITE_COLUMNS
 from store_format.arrays.sql_types import type_name
-from store_format.views.registry import VIEWS
+from store_format.views.registry import ALL_VIEWS
 
 if TYPE_CHECKING:
     import click
@@ -88,7 +88,7 @@ def column_table(say: Say = str) -> str:
 def view_tables(say: Say = str) -> str:
     """One heading and one table per view."""
     parts = []
-    for view in VIEWS:
+    for view in ALL_VIEWS:
         rows = [
             (f"`{column.name}`", f"`{type_name(column.type)}`", say(column.about)) for column in view.columns
         ]

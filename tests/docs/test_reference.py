@@ -24,7 +24,7 @@ from rmq_spark.options.read_options import OPTIONS
 from rmq_spark.options.write_options import WRITE_OPTIONS
 from rmq_spark.plan.output_fields import COLUMN_TABLE
 from rmq_spark.produce.columns import WRITE_COLUMNS
-from store_format.views.registry import VIEWS
+from store_format.views.registry import ALL_VIEWS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = "a\n<!-- options -->\nstale\n<!-- /options -->\nb\n<!-- columns --><!-- /columns -->\nc\n"
@@ -63,8 +63,8 @@ def test_every_option_and_column_of_a_write_has_one_row() -> None:
 
 def test_every_view_and_its_columns_have_their_rows() -> None:
     tables = view_tables()
-    assert re.findall(r"^## (\w+)$", tables, re.MULTILINE) == [view.name for view in VIEWS]
-    columns = [column for view in VIEWS for column in view.columns]
+    assert re.findall(r"^## (\w+)$", tables, re.MULTILINE) == [view.name for view in ALL_VIEWS]
+    columns = [column for view in ALL_VIEWS for column in view.columns]
     rows = [line for line in tables.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == [column.name for column in columns]
     assert {row.replace("\\|", "").count("|") for row in rows} == {4}
@@ -134,4 +134,4 @@ def test_files_are_rewritten_whole(tmp_path: Path) -> None:
 def test_the_page_about_reading_names_every_view() -> None:
     page = (ROOT / "docs" / "read.md").read_text(encoding="utf-8")
     (paragraph,) = [each for each in page.split("\n\n") if each.startswith("**Views**")]
-    assert {view.name for view in VIEWS} <= set(re.findall(r"`(\w+)`", paragraph))
+    assert {view.name for view in ALL_VIEWS} <= set(re.findall(r"`(\w+)`", paragraph))
