@@ -471,13 +471,15 @@ def lag_rows(
     return table
 
 
-def disk_use_data(source: Store | LogCluster, *, topics_max: int = _TOPICS_MAX) -> Drawn:
+def disk_use_data(source: Store | LogCluster | pa.Table, *, topics_max: int = _TOPICS_MAX) -> Drawn:
     """Sums the bytes of the commitlog by day of the store time (UTC) and by topic, for the newest 31 days.
 
+    `source` is a store, a cluster, or a table like `store.view("usage")`.
     The `topics_max` topics with the most bytes have their own rows. Bytes in no queue (padding, damage,
     deleted topics) are a topic of their own without a day.
     """
-    found = _view_of(source, "usage").select(["topic", "day", "messages", "bytes"])
+    found = source if isinstance(source, pa.Table) else _view_of(source, "usage")
+    found = found.select(["topic", "day", "messages", "bytes"])
     sums = found.group_by(["topic"]).aggregate([("bytes", "sum")]).to_pylist()
     ranked = sorted(
         (row for row in sums if row["topic"] is not None), key=lambda row: (-row["bytes_sum"], row["topic"])

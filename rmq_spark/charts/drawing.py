@@ -332,8 +332,12 @@ def _step_text(ms: int) -> str:
 # ---- views, and all charts of a store as one ---------------------------------------------------------------
 
 
-def disk_use(source: Store | LogCluster, *, title: str = "Commitlog size by day and topic") -> alt.LayerChart:
+def disk_use(
+    source: Store | LogCluster | pa.Table, *, title: str = "Commitlog size by day and topic"
+) -> alt.LayerChart:
     """Draws the bytes of each topic in the commitlog, by day of the store time (UTC).
+
+    `source` is a store, a cluster, or a table like `store.view("usage")`.
 
     Example: `charts.disk_use(rmq_spark.open("/data/store"))`.
     """

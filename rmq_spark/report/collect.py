@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_spark.report.before import compared
 from rmq_spark.report.contents import Contents, Section
 from rmq_spark.report.page import page
 from rmq_spark.report.text import document, markdown
@@ -24,6 +25,7 @@ from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.files.read import files_at
+from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import BrokerConf
 from store_format.names import is_system_topic
 from store_format.read.store import Store
@@ -46,6 +48,7 @@ _SUMS = (
     ("of missing files", "missing_bytes"),
 )
 _CHUNK = 1 << 20
+_DRAWN_QUEUES_MAX = 500  # of all groups: a chart of more has no room
 
 
 class Report(Contents):
@@ -75,6 +78,7 @@ def report(
     now_ms: int | None = None,
     broker_conf: str | BrokerConf | None = None,
     sha256: bool = False,
+    before: str | None = None,
     next_command: Callable[[Diagnosis], str] = lambda diagnosis: "",
     given_store: str = "",
     on_offset: Callable[[int], object] | None = None,
@@ -82,10 +86,12 @@ def report(
     """Collects the report about the store at `path`. Reads the whole commitlog once, and writes nothing.
 
     `now_ms` is the time to which ages are measured, by default now. `sha256` adds the digest of each file.
+    `before` is an earlier state of the store, with which messages, topics, groups and offsets are compared.
     `next_command` gives the command that the page advises, and `given_store` is the store in other commands,
     by default `path`; `on_offset` is that of `diagnose`.
 
-    Raises StoreNotFoundError if `path` is no store; no damage inside the store raises.
+    Raises StoreNotFoundError if `path` is no store; no damage inside the store raises. Raises StoreError if
+    `before` cannot be read.
 
     Example: `report("/data/store").start.may`.
     """
@@ -95,7 +101,10 @@ def report(
         store = _opened(path, commit_log_paths)
         typed = given_store or shlex.quote(shown(path))
         reader = _Reader(store, diagnosis, now_ms, broker_conf, sha256, typed)
-        sections = tuple(section for section in reader.sections() if section is not None)
+        sections = [section for section in reader.sections() if section is not None]
+        if before is not None and store is not None:
+            earlier = Store.open(before, skip_unreadable=True, fail_on_unknown=False)
+            sections[1:1] = compared(earlier, store, (shlex.quote(shown(before)), typed))
     return Report(
         path,
         "" if store is None else store.broker_name,
@@ -104,7 +113,7 @@ def report(
         next_command(diagnosis),
         broker_start(diagnosis),
         diagnosis,
-        sections,
+        tuple(sections),
         store,
     )
 
@@ -200,19 +209,21 @@ class _Reader:
         section = Section(
             "groups", "Consumer groups that lose messages", columns=_without_broker(AFFECTED_COLUMNS)
         )
-        lag = self._view(self.store, "lag", section)
-        if lag is None:
+        try:
+            _, offsets = read_broker_offsets(self.store.opened)
+        except (StoreError, OSError) as error:
+            section.warning = shown(f"which groups lose them is unknown: {error}")
             return section
         sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for row in lag.select(["group", "topic", "queueId", "committedOffset"]).to_pylist():
-            ranges = lost.get((row["topic"], row["queueId"]), ())
-            committed = row["committedOffset"] or 0
-            unread = sum(max(stop - max(first, committed), 0) for first, stop in ranges)
-            if ranges:
-                counts = sums[row["group"], row["topic"]]
-                counts[0] += 1
-                counts[1] += unread
-                counts[2] += sum(stop - first for first, stop in ranges) - unread
+        for topic, group, table in offsets.by_topic_and_group() if offsets is not None else ():
+            for queue_id, committed in table.items():
+                ranges = lost.get((topic, queue_id), ())
+                unread = sum(max(stop - max(first, committed), 0) for first, stop in ranges)
+                if ranges:
+                    counts = sums[group, topic]
+                    counts[0] += 1
+                    counts[1] += unread
+                    counts[2] += sum(stop - first for first, stop in ranges) - unread
         ordered = sorted(sums.items(), key=lambda each: (-each[1][1], each[0]))
         rows = [(self.store.broker_name, *key, *counts) for key, counts in ordered]
         missing = len({group for (group, _), counts in sums.items() if counts[1]})
@@ -253,6 +264,7 @@ class _Reader:
         section = Section("topics", "Disk by topic", all_rows=f"rmqlog du {self.given_store}")
         usage = self._view(self.store, "usage", section)
         if usage is not None:
+            section.drawn = usage
             sums = usage.group_by("topic").aggregate([("messages", "sum"), ("bytes", "sum")])
             sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.schema.names]).select(
                 ["topic", "messages", "bytes"]
@@ -287,6 +299,8 @@ class _Reader:
             )
         elif not lag.num_rows:
             section.about = "No group has a committed offset that can be read: the lag is unknown."
+        if 0 < (pc.sum(lag["queues"]).as_py() or 0) <= _DRAWN_QUEUES_MAX:
+            section.drawn = self._view(self.store, "lag", section)
         return section
 
     def _files(self) -> Section:

@@ -28,6 +28,7 @@ class Section:
     table: pa.Table | None = None
     columns: tuple[str, ...] = ()
     shown: int = 25
+    drawn: pa.Table | None = None  # what a chart of the section draws
     all_rows: str = ""
 
     @property

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rmq_spark.charts.data import disk_use_data, lag_data, lag_rows
 from rmq_spark.charts.file_map import file_map_data
 from store_format.diagnose.broker_start import MayStart
 from store_format.display.page import PageSpace, card, fact, facts, note, problem_list, table, text, warning
@@ -19,6 +18,8 @@ from store_format.display.rows import iso_utc
 from store_format.errors import StoreError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rmq_spark.report.contents import Contents, Section
     from store_format.read.store import Store
 
@@ -108,10 +109,8 @@ def _section(report: Contents, section: Section, space: PageSpace) -> Iterator[s
         yield facts(fact(name, text(value, 300)) for name, value in section.facts)
     if section.key == "log" and report.store is not None:
         yield _map(report.store)
-    if section.key == "topics" and report.store is not None:
-        yield _chart(report.store, "disk")
-    if section.key == "lag" and report.store is not None:
-        yield _chart(report.store, "lag")
+    if section.drawn is not None and section.drawn.num_rows:
+        yield _chart(section.key, section.drawn)
     if section.key == "problems" and section.table is not None:
         rows = section.table.to_pylist()
         yield from problem_list(rows, space, report.path, len(rows), limit=section.shown)
@@ -152,29 +151,18 @@ def _map(store: Store) -> str:
     return f'<div class="legend">{colours}</div><div class="map">{"".join(rows)}</div>{remarks}'
 
 
-def _chart(store: Store, which: str) -> str:
-    """A chart of `rmq_spark.charts` as an image inside the page; a remark without altair, or without data."""
+def _chart(key: str, drawn: pa.Table) -> str:
+    """A chart of `rmq_spark.charts` as an image inside the page; a remark without altair."""
     from rmq_spark import charts
 
-    draw: dict[str, Callable[[], object]] = {
-        "disk": lambda: charts.disk_use(store) if disk_use_data(store).table.num_rows else None,
-        "lag": lambda: charts.lag(store) if lag_data(lag_rows(store)).table.num_rows else None,
-    }
     try:
         import vl_convert  # noqa: F401
     except ImportError:
-        return note(
-            "The page has a chart here if altair and vl-convert-python are installed (extra notebook)."
-        )
+        return note("With altair and vl-convert-python (extra notebook), the page has a chart here.")
     buffer = io.StringIO()
-    try:
-        chart = draw[which]()
-        if chart is None:
-            return ""
-        chart.save(buffer, format="svg")  # type: ignore[attr-defined]
-    except (StoreError, OSError) as error:
-        return note(f"no chart: {error}")
+    draw = charts.lag if key == "lag" else charts.disk_use
+    draw(drawn).save(buffer, format="svg")
     image = base64.b64encode(buffer.getvalue().encode()).decode()
     if len(image) > _CHARTS_MAX // 2:
         return note("The chart has too many parts for this page.")
-    return f'<img alt="{which}" src="data:image/svg+xml;base64,{image}">'
+    return f'<img alt="{key}" src="data:image/svg+xml;base64,{image}">'

@@ -43,7 +43,7 @@ _REPORT: dict[str, dict[str, str]] = {
     "a": {"href": "#[a-z]+"},
     "code": {"class": "command"},
     "i": {"style": _STYLE},
-    "img": {"alt": "disk|lag", "src": r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+"},
+    "img": {"alt": "topics|lag", "src": r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+"},
     "div": {
         "class": rf"{_CLASS}|answer|answer (yes|no|unknown)|scroll|legend|map|bar",
         "style": _STYLE,

@@ -19,7 +19,7 @@ from store_format.display.units import size_text
 if TYPE_CHECKING:
     from rmq_spark.report import Report
 
-_SHOWN = ("lost", "groups", "lag")
+_SHOWN = ("before", "lost", "groups", "lag")
 _ROWS_MAX = 10
 _WORDS = {
     "yes": "a broker may start",
@@ -39,6 +39,12 @@ _FORMS = {".html": "html", ".md": "markdown", ".json": "json"}
     type=click.Path(dir_okay=False),
     help="Write FILE: .html, a page for a browser and for paper; .md, Markdown; .json, all rows.",
 )
+@click.option(
+    "--before",
+    metavar="OTHER",
+    type=click.Path(readable=False),
+    help="What changed since OTHER, an earlier state of the store: the store before a recovery, or a backup.",
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--sha256", is_flag=True, help="Also the SHA-256 digest of each file; reads all files.")
 @now_option
@@ -48,6 +54,7 @@ def report_(
     roots: list[str],
     commit_log_paths: tuple[str, ...],
     out: str | None,
+    before: str | None,
     force: bool,
     sha256: bool,
     now_ms: int,
@@ -63,6 +70,7 @@ def report_(
     \b
     rmqlog report /data/store
     rmqlog report /data/store -o report.html
+    rmqlog report /data/recovered --before /data/damaged -o report.html
     """
     from rmq_spark.cli.commands.verify import log_bytes, verdict_of
     from rmq_spark.report import report
@@ -82,6 +90,7 @@ def report_(
                 now_ms=now_ms,
                 broker_conf=broker_conf,
                 sha256=sha256,
+                before=before,
                 next_command=lambda diagnosis: verdict_of(root, diagnosis).command,
                 given_store=given_store(root),
                 on_offset=lambda offset: progress.reach(offset - start),

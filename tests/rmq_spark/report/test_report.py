@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_spark.report import report
+from store_format.commit.recover import recover
 from store_format.diagnose.broker_start import MayStart
+from store_format.metadata.group_offsets import write_group_offsets
+from store_format.opened.store import Opened
 from tests.support import goldens, oracle
 from tests.support.file_edits import flip, harm, overwrite
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.hostile_store import HOSTILE_TOPIC, write_hostile_store
 from tests.support.html_check import read_report
+from tests.support.staged import append, numbered
 
 NOW_MS = 1_795_500_000_000
 DAMAGED_AT, DAMAGED_SIZE = 39_000, 2_000
@@ -134,3 +139,41 @@ def test_a_store_without_messages_has_a_report(tmp_path: Path) -> None:
     found = report(str(tmp_path), now_ms=NOW_MS)
     read_report(found.html())
     assert found.verdict == "empty: the commitlog has no files"
+
+
+# ---- compared with an earlier store ------------------------------------------------------------------------
+
+
+def _compared(before: Path, now: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = report(str(now), before=str(before), now_ms=NOW_MS)
+    read_report(found.html())
+    document = json.loads(found.json())
+    return document["before"], document["settings"]
+
+
+def test_a_recovered_copy_has_what_could_be_read_and_nothing_else(damaged: Path, tmp_path: Path) -> None:
+    recover(str(damaged), into=str(tmp_path / "new"), salvage=True).apply()
+    messages, settings = _compared(damaged, tmp_path / "new")
+    assert messages["about"] == "Each message that could be read before is here as it was, and no other."
+    assert settings == {"about": "None.", "notes": [], "rows": [], "warning": None}
+
+
+def test_what_is_missing_new_and_set_is_named(copy_of: Golden, golden: Golden, damaged: Path) -> None:
+    messages, _ = _compared(golden("basic-5.5.0"), damaged)
+    hit = _hit()
+    assert messages["warning"] == f"{len(hit)} messages of the earlier store are missing or changed here."
+    assert {(row["topic"], row["queueOffsetA"]) for row in messages["rows"]} == {
+        (row["topic"], row["queueOffset"]) for row in hit
+    }
+
+
+def test_a_group_that_was_set_and_messages_that_came_are_named(copy_of: Golden, golden: Golden) -> None:
+    root = copy_of("basic-5.5.0")
+    append(root, numbered("Audit", 9_000, 3, queues=1))
+    opened = Opened(str(root))
+    write_group_offsets(opened, "CG_all", {("Audit", 0): 7}, timestamp=NOW_MS, is_reset=True)
+    messages, settings = _compared(golden("basic-5.5.0"), root)
+    assert messages["about"] == "Each message that could be read before is here as it was; others came."
+    assert [row["difference"] for row in messages["rows"]] == ["onlyInB"] * 3
+    (row,) = settings["rows"]
+    assert row == {"kind": "offset", "name": "CG_all Audit-0", "before": "351", "now": "7"}

@@ -1,0 +1,129 @@
+"""What changed between an earlier state of a store, such as the damaged one or a backup, and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from rmq_spark.report.contents import Section
+from store_format.display.columns import TEXT, ViewColumn, batch_of
+from store_format.display.text import shown
+from store_format.errors import StoreError
+from store_format.metadata.group_offsets import read_broker_offsets
+from store_format.metadata.read import read_subscription_groups, read_topics
+from store_format.opened.store import Opened
+from store_format.read.choice import MessageChoice
+from store_format.read.store import Store
+from store_format.views.diff import StoreDiff, diff_stores
+
+SETTING_COLUMNS = (
+    ViewColumn("kind", TEXT, "topic, group, or offset."),
+    ViewColumn("name", TEXT, "The topic, the group, or the group and its queue."),
+    ViewColumn("before", TEXT, "The value in the earlier store; null without one."),
+    ViewColumn("now", TEXT, "The value in the store; null without one."),
+)
+_ROWS_MAX = 1000
+_KINDS = (
+    ("onlyInA", "only in the earlier store"),
+    ("onlyInB", "only in this store"),
+    ("changed", "changed"),
+    ("moreInA", "more copies in the earlier store"),
+    ("moreInB", "more copies in this store"),
+    ("moved", "in another queue"),
+)
+
+
+def compared(before: Store, now: Store, typed: tuple[str, str]) -> Iterator[Section]:
+    """The sections about messages and configuration. `typed` are the two stores as a command names them."""
+    with diff_stores([before], [now], MessageChoice(include_system_topics=True)) as found:
+        yield _messages(before, found, typed)
+    yield _settings(before, now)
+
+
+def _messages(before: Store, found: StoreDiff, typed: tuple[str, str]) -> Section:
+    title = f"Messages, compared with {shown(before.path)}"
+    section = Section("before", title, shown=50, all_rows=f"rmqlog diff {typed[0]} {typed[1]}")
+    section.columns = ("difference", "topic", "msgId", "keys", "addressA", "addressB", "fields")
+    section.facts = [
+        ("readable before", f"{found.messages[0]:,}"),
+        ("readable now", f"{found.messages[1]:,}"),
+        *((words, f"{found.counts[kind]:,}") for kind, words in _KINDS if found.counts[kind]),
+    ]
+    missing = found.counts["onlyInA"] + found.counts["moreInA"] + found.counts["changed"]
+    if missing:
+        section.warning = (
+            f"{missing:,} {'message' if missing == 1 else 'messages'} of the earlier store "
+            f"{'is' if missing == 1 else 'are'} missing or changed here."
+        )
+    elif found.is_equal:
+        section.about = "Each message that could be read before is here as it was, and no other."
+    else:
+        section.about = "Each message that could be read before is here as it was; others came."
+    for when, count in zip(("before", "now"), found.unread, strict=True):
+        if count:
+            section.notes.append(f"{count:,} damaged places could not be read {when}.")
+    section.table = pa.Table.from_batches(_first(found))
+    return section
+
+
+def _first(found: StoreDiff) -> Iterator[pa.RecordBatch]:
+    """The batches of the first rows."""
+    left = _ROWS_MAX
+    for batch in found.batches():
+        yield batch.slice(0, left)
+        left -= min(batch.num_rows, left)
+        if not left:
+            return
+
+
+def _settings(before: Store, now: Store) -> Section:
+    """The topics, groups and committed offsets that differ."""
+    readers: tuple[tuple[str, Callable[[Opened], Mapping[str, str]]], ...] = (
+        ("topic", _topics),
+        ("group", _groups),
+        ("offset", _offsets),
+    )
+    section = Section("settings", "Topics, groups and offsets that changed")
+    rows = []
+    for kind, read in readers:
+        sides = []
+        for store in (before, now):
+            try:
+                sides.append(read(store.opened))
+            except (StoreError, OSError) as error:
+                section.notes.append(shown(f"{kind}s of {store.path} cannot be read: {error}"))
+                sides.append({})
+        old, new = sides
+        rows += [
+            (kind, name, old.get(name), new.get(name))
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name) != new.get(name)
+        ]
+    section.about = "" if rows else "None."
+    section.table = pa.Table.from_batches([batch_of(SETTING_COLUMNS, rows)])
+    return section
+
+
+def _topics(opened: Opened) -> dict[str, str]:
+    return {name: _text(asdict(each)) for name, each in (read_topics(opened) or {}).items()}
+
+
+def _groups(opened: Opened) -> dict[str, str]:
+    return {name: _text(asdict(each)) for name, each in (read_subscription_groups(opened) or {}).items()}
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    """The fields of a topic or a group that say something."""
+    return ", ".join(f"{name}={value}" for name, value in values.items() if value not in ({}, None))
+
+
+def _offsets(opened: Opened) -> dict[str, str]:
+    _, found = read_broker_offsets(opened)
+    return {
+        f"{group} {topic}-{queue_id}": str(offset)
+        for topic, group, table in (found.by_topic_and_group() if found is not None else ())
+        for queue_id, offset in table.items()
+    }
