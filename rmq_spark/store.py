@@ -250,7 +250,7 @@ class _WithMessages:
             with rmq_spark.open("/data/store").diff(rmq_spark.open("/backup/store")) as found:
                 print(found.is_equal, found.counts)
         """
-        from rmq_spark.python_search import refuse_unknown_topic
+        from rmq_spark.python_search import topics_of
         from store_format.views.diff import diff_stores
 
         if isinstance(other, LogCluster):
@@ -261,9 +261,9 @@ class _WithMessages:
         known = {
             name for each in (*self.stores, *others) for name in (*each.topics(), *each.configured_topics())
         }
-        for name in topics:
-            refuse_unknown_topic(name, known)
-        choice = MessageChoice(names=tuple(topics), include_system_topics=include_system_topics)
+        choice = MessageChoice(
+            names=topics_of(list(topics) or None, known), include_system_topics=include_system_topics
+        )
         return diff_stores(self.stores, others, choice)
 
 

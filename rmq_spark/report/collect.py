@@ -16,6 +16,7 @@ from rmq_spark.report.before import compared
 from rmq_spark.report.contents import Contents, Section
 from rmq_spark.report.page import page
 from rmq_spark.report.text import document, markdown
+from store_format.commit.needed_settings import needed_text
 from store_format.diagnose import diagnose, unheard
 from store_format.diagnose.broker_start import broker_start
 from store_format.diagnose.lost_messages import LOST_COLUMNS, lost_table
@@ -100,7 +101,7 @@ def report(
         diagnosis = diagnose(path, commit_log_paths, on_offset=on_offset)
         store = _opened(path, commit_log_paths)
         typed = given_store or shlex.quote(shown(path))
-        reader = _Reader(store, diagnosis, now_ms, broker_conf, sha256, typed)
+        reader = _Reader(store, diagnosis, commit_log_paths, now_ms, broker_conf, sha256, typed)
         sections = [section for section in reader.sections() if section is not None]
         if before is not None and store is not None:
             earlier = Store.open(before, skip_unreadable=True, fail_on_unknown=False)
@@ -131,6 +132,7 @@ def _opened(path: str, commit_log_paths: Sequence[str]) -> Store | None:
 class _Reader:
     store: Store | None
     diagnosis: Diagnosis
+    commit_log_paths: Sequence[str]
     now_ms: int
     broker_conf: str | BrokerConf | None
     sha256: bool
@@ -168,6 +170,8 @@ class _Reader:
             for name, field in _SUMS
             if (size := getattr(summary, field))
         ]
+        if needed := needed_text(self.diagnosis.root, self.commit_log_paths):
+            facts.append(("broker.conf needs", needed))
         return Section("log", "Commitlog", facts=facts)
 
     def _lost(self) -> Section:
@@ -176,6 +180,8 @@ class _Reader:
         about = "No message is known to be lost."
         if count:
             about = f"{count:,} {'message is' if count == 1 else 'messages are'} known to be lost."
+        if diagnosis.given_up:
+            about += f" An earlier recovery gave up {diagnosis.given_up}."
         names = tuple(name for name in _without_broker(LOST_COLUMNS) if name != "keyHashes")
         section = Section("lost", "Messages that are gone", about, columns=names)
         gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
@@ -184,8 +190,6 @@ class _Reader:
                 f"{gone:,} bytes of the log are damaged or missing. Which messages were there is known only "
                 "where a consume queue, the index, a neighbour or .rmqlog shows it; the rest is unknown."
             )
-        if diagnosis.given_up:
-            section.notes.append(f"An earlier recovery gave up {diagnosis.given_up}.")
         if diagnosis.lost and self.store is not None:
             store = self.store
             rows = sorted(

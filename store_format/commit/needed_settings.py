@@ -6,9 +6,13 @@ matched message store config value"). It lengthens an index file, and then misse
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 from store_format.commit.log_comparison import RecoverOptions, sizes_in
 from store_format.commitlog.log import CommitLog
-from store_format.files.read import files_at
+from store_format.errors import StoreError
+from store_format.files.read import FileCache, files_at
 from store_format.files.write import FileWrites
 from store_format.metadata.read import BrokerConf
 from store_format.opened.store import OWN_DIRECTORY, Opened
@@ -27,6 +31,16 @@ def settings_text(settings: dict[str, int]) -> str:
     'mappedFileSizeCommitLog=4194304, maxIndexNum=200000'
     """
     return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def needed_text(root: str, commit_log_paths: Sequence[str] = ()) -> str:
+    """The sizes that the broker.conf of the store's broker needs; empty if the defaults fit the files, or the
+    files cannot be read.
+    """
+    with suppress(StoreError, OSError):  # a problem names the files
+        log = CommitLog.open(tuple(commit_log_paths) or (f"{root}/commitlog",), FileCache())
+        return settings_text(RecoverOptions().needed_settings(Opened(root), log))
+    return ""
 
 
 def write_needed_settings(opened: Opened, log: CommitLog, files: FileWrites) -> None:

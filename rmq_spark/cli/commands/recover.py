@@ -148,8 +148,7 @@ def recover_(
             remark(row["reason"])
     command = ""
     if "refused" not in actions and actions - _NO_CHANGE:
-        checked = given_store() if into is None else shlex.quote(shown(into))
-        command = f"rmqlog verify {checked}" if apply_ else given_command("--apply")
+        command = _proof_command(into, commit_log_paths) if apply_ else given_command("--apply")
     lacks_index = any((row["part"], row["action"]) == ("index", "left") for row in rows)
     if not apply_ and (copied := [root for root, plan in zip(roots, plans, strict=True) if plan.needs_copy]):
         given = "" if broker_conf is None else shlex.quote(shown(broker_conf))
@@ -163,6 +162,14 @@ def recover_(
         output, Verdict(_verdict(rows, unserved, is_done=apply_), command, is_bad="refused" in actions)
     )
     return DAMAGE if "refused" in actions else OK
+
+
+def _proof_command(into: str | None, commit_log_paths: Sequence[str]) -> str:
+    """What shows that the recovery is complete; of a copy also that it has all that could be read before."""
+    if into is None:
+        return f"rmqlog verify {given_store()}"
+    before = "" if commit_log_paths else f" --before {given_store()}"  # which has the store's own commitlog
+    return f"rmqlog report {shlex.quote(shown(into))}{before}"
 
 
 def _with_words(batch: pa.RecordBatch) -> pa.RecordBatch:

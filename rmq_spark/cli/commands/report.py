@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
+from rmq_spark.cli.needed_settings import write_needed_settings
 from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
 from rmq_spark.cli.output import Output, Verdict, fitted, table_output, tz_option, write_verdict
 from rmq_spark.cli.output_file import new_file, refuse_inside_store
@@ -17,6 +18,8 @@ from store_format.display.text import shown
 from store_format.display.units import size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rmq_spark.report import Report
 
 _SHOWN = ("before", "lost", "groups", "lag")
@@ -99,7 +102,7 @@ def report_(
             text = str(getattr(found, form)()).encode(errors="replace")
             file.write(text)
     if out is None:
-        _show(table_output(tz), found)
+        _show(table_output(tz), found, commit_log_paths)
     else:
         remark(_may_start(found))
         remark(f"verdict: {found.verdict}")
@@ -109,7 +112,7 @@ def report_(
     return _code(found)
 
 
-def _show(output: Output, found: Report) -> None:
+def _show(output: Output, found: Report, commit_log_paths: Sequence[str]) -> None:
     """The losses as tables, and the answers below them."""
     from rmq_spark.cli.view_rows import show_batches
 
@@ -124,6 +127,7 @@ def _show(output: Output, found: Report) -> None:
             show_batches(output, visible.to_batches(), visible.schema.names, limit=_ROWS_MAX)
             if visible.num_rows > _ROWS_MAX:
                 print(f"… {visible.num_rows - _ROWS_MAX:,} more rows: -o report.html has them")
+    write_needed_settings(output, found.path, commit_log_paths)
     print(fitted(output, shown(f"{'broker:':<9}{_may_start(found)}"), indent=9))
     is_bad = found.start.may != "yes" or bool(found.diagnosis.of("damage"))
     write_verdict(output, Verdict(found.verdict, found.command, is_bad=is_bad))
