@@ -294,7 +294,7 @@ def _batches(
 
 
 def _put(parts: RecordParts, digests: MessageDigests, batch: pa.RecordBatch, store: int) -> None:
-    parts.put(digests.records(batch, store))
+    parts.put(digests.records(batch, store), store)
 
 
 def _of_two(a: Sequence[Store], b: Sequence[Store], choice: MessageChoice) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ from store_format.views.message_digests import PLACE, RECORD
 HELD_BYTES = 16 << 20
 PART_BYTES = 16 << 20  # of a part on average; at most twice as many are compared at once
 _PARTS_MAX = 4096
-_WINDOW = 1 << 16  # records among which equal messages are looked for while both sides are read
+_WINDOW = 1 << 16  # records of a side that wait for those of the other side
 
 KINDS = ("onlyInA", "onlyInB", "changed", "moved", "moreInA", "moreInB")
 ONLY_A, ONLY_B, CHANGED, MOVED, MORE_A, MORE_B = range(len(KINDS))
@@ -106,36 +106,44 @@ class RecordParts(Parts):
     def __init__(self, messages: int, stores_a: int) -> None:
         super().__init__(RECORD, -(-messages * RECORD.itemsize // PART_BYTES))
         self._stores_a = stores_a
-        self._window = np.empty(0, RECORD)
+        self._windows = [np.empty(0, RECORD), np.empty(0, RECORD)]  # of A and B: what was read last
         self._equal = Parts(np.dtype(np.uint64), self.count)  # `low` of two records that left
 
-    def put(self, records: _Records) -> None:
-        """Takes the records of messages in the order in which they are read, of both sides in turns."""
-        window = np.concatenate([self._window, records])
-        in_b = window["place"]["store"] >= self._stores_a
-        if in_b.any() and not in_b.all():
-            one, two = _pairs(window, self._stores_a)
-            queue = window["place"]["queue"]
-            in_one_queue = queue[one] == queue[two]
-            gone = np.ones(len(window), bool)
-            gone[one[in_one_queue]] = gone[two[in_one_queue]] = False
-            ended = window[one[in_one_queue]]
-            self._equal.add(ended["low"].copy(), self._parts_of(ended))
-            window = window[gone]
-            if len(ended) < len(window):  # the sides are in another order, or differ
-                self._keep(window)
-                window = window[:0]
-        elif len(window) > _WINDOW:
-            self._keep(window)
-            window = window[:0]
-        self._window = window
+    def put(self, records: _Records, store: int) -> None:
+        """Takes the records of messages of a store in the order in which they are read, of both sides in
+        turns.
+        """
+        side = int(store >= self._stores_a)
+        self._windows[side] = np.concatenate([self._windows[side], records])
+        count = min(map(len, self._windows))
+        if not count:
+            if len(self._windows[side]) > _WINDOW:
+                self._keep_windows()
+            return
+        first, second = (window[:count] for window in self._windows)
+        if _are_equal(first, second).all():  # the order is that of a copy
+            one, two = np.arange(count), np.arange(count)
+        else:
+            one, two = _pairs(np.concatenate(self._windows), self._stores_a)
+            two -= len(self._windows[0])
+            in_one_queue = _are_equal(self._windows[0][one], self._windows[1][two])
+            one, two = one[in_one_queue], two[in_one_queue]
+        gone = self._windows[0][one]
+        self._equal.add(gone["low"].copy(), self._parts_of(gone))
+        self._windows = [
+            np.delete(window, rows) for window, rows in zip(self._windows, (one, two), strict=True)
+        ]
+        if len(one) < sum(map(len, self._windows)):  # the sides are in another order, or differ
+            self._keep_windows()
+
+    def _keep_windows(self) -> None:
+        for window in self._windows:
+            self.add(window, self._parts_of(window))
+        self._windows = [window[:0] for window in self._windows]
 
     def _parts_of(self, records: _Records) -> _Ints:
         digests = np.where(records["id"] != 0, records["id"], records["low"])
         return (((digests >> np.uint64(32)) * np.uint64(self.count)) >> np.uint64(32)).astype(np.int64)
-
-    def _keep(self, records: _Records) -> None:
-        self.add(records, self._parts_of(records))
 
     def differences(self) -> Iterator[_Records]:
         """The DIFFERENCEs, in no order.
@@ -143,7 +151,7 @@ class RecordParts(Parts):
         A part is too large if very many messages share one id, or are copies of one message. These messages
         are not paired by the id, and their copies in one queue become one record.
         """
-        self._keep(self._window)
+        self._keep_windows()
         records_max = 2 * PART_BYTES // RECORD.itemsize
         for part in range(self.count):
             equal = partial(self._equal_copies, part)
@@ -154,7 +162,8 @@ class RecordParts(Parts):
                 frequent = [_frequent_ids(records) for records in self.read(part, records_max)]
                 for records in self.read(part, records_max):
                     records["id"][np.isin(records["id"], np.concatenate(frequent))] = 0
-                    smaller._keep(_without_copies(records))
+                    records = _without_copies(records)
+                    smaller.add(records, smaller._parts_of(records))
                 for number in range(smaller.count):
                     held = np.empty(0, RECORD)
                     for records in smaller.read(number, records_max):
@@ -271,6 +280,13 @@ def _pairs(records: _Records, stores_a: int) -> tuple[_Ints, _Ints]:
     is_pair = (store[one] < stores_a) & (store[two] >= stores_a) & (high[one] == high[two])
     is_pair &= (records["copies"][one] == 1) & (records["copies"][two] == 1)
     return one[is_pair], two[is_pair]
+
+
+def _are_equal(a: _Records, b: _Records) -> NDArray[np.bool_]:
+    """Whether each message of `a` is that of `b`, and in the same queue."""
+    same: NDArray[np.bool_] = (a["low"] == b["low"]) & (a["high"] == b["high"])
+    same &= a["place"]["queue"] == b["place"]["queue"]
+    return same
 
 
 def _found(kinds: _Ints, a: _Records, b: _Records, copies_a: _Ints, copies_b: _Ints) -> _Records:

@@ -363,10 +363,10 @@ def _records(*messages: tuple[int, int, int, int]) -> np.ndarray[Any, np.dtype[n
 def test_copies_count_though_equal_messages_left_before(tmp_path: Path) -> None:
     """Pairs that are read soon after another leave at once; a third copy, or a move, may come later."""
     parts = RecordParts(8, 1)
-    parts.put(_records((1, 1, 0, 0), (2, 2, 0, 0), (3, 3, 0, 0), (4, 4, 0, 0)))
-    parts.put(_records((1, 1, 0, 1), (2, 2, 0, 1), (3, 3, 0, 1), (4, 4, 7, 1)))
-    parts.put(_records((1, 1, 0, 1), (2, 2, 5, 0), (5, 3, 0, 1)))
-    parts.put(_records((2, 2, 6, 1)))
+    parts.put(_records((1, 1, 0, 0), (2, 2, 0, 0), (3, 3, 0, 0), (4, 4, 0, 0)), 0)
+    parts.put(_records((1, 1, 0, 1), (2, 2, 0, 1), (3, 3, 0, 1), (4, 4, 7, 1)), 1)
+    parts.put(_records((2, 2, 5, 0)), 0)
+    parts.put(_records((1, 1, 0, 1), (5, 3, 0, 1), (2, 2, 6, 1)), 1)
     found = np.concatenate([*parts.differences()])
     rows = {(KINDS[row["kind"]], int(row["copies_a"]), int(row["copies_b"])) for row in found}
     assert rows == {("moreInB", 1, 2), ("moved", 2, 2), ("moved", 1, 1), ("onlyInB", 0, 1)}
