@@ -265,13 +265,16 @@ class _Reader:
 
     def _topics(self) -> Section:
         assert self.store is not None
-        section = Section("topics", "Disk by topic", all_rows=f"rmqlog du {self.given_store}")
+        about = "Messages that can be read. Bytes in the commitlog; those without a topic are in no queue."
+        section = Section("topics", "Disk by topic", about, all_rows=f"rmqlog du {self.given_store}")
         usage = self._view(self.store, "usage", section)
         if usage is not None:
             section.drawn = usage
-            sums = usage.group_by("topic").aggregate([("messages", "sum"), ("bytes", "sum")])
-            sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.schema.names]).select(
-                ["topic", "messages", "bytes"]
+            sums = usage.group_by("topic").aggregate([("bytes", "sum")])
+            topics = sums["topic"].to_pylist()
+            counts = [self.diagnosis.readable_topics.get(topic or "") for topic in topics]
+            sums = pa.table(
+                {"topic": topics, "messages": pa.array(counts, pa.int64()), "bytes": sums["bytes_sum"]}
             )
             section.table = sums.sort_by([("bytes", "descending"), ("topic", "ascending")])
         return section

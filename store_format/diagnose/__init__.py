@@ -167,6 +167,7 @@ def diagnose(
         unserved=Unserved.of(unserved, queues.all_messages(unknown)),
         unserved_light=Unserved.of(queues.unserved_light, {}),
         lost=tuple(queues.lost_places.rows),
+        readable_topics=queues.readable_topics,
         lacks_last_files=queues.lead_behind_files,
         lacks_ends=queues.lacks_ends,
         lacks_settings=_lacks_settings(

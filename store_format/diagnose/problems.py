@@ -8,8 +8,8 @@ next step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import InitVar, asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import starmap
 from typing import Literal
@@ -208,6 +208,7 @@ class Diagnosis(list[Problem]):
     the delay of a level. `refusal` is the error with which all other commands refuse the files of the
     commitlog. `unserved` are the messages that a broker does not serve after its start; `unserved_light`
     those that it does not serve from a light queue. `lost` are the first thousand messages that are gone.
+    `readable_topics` are the messages of each topic that a read returns.
     """
 
     problems: InitVar[Iterable[Problem]]
@@ -225,6 +226,7 @@ class Diagnosis(list[Problem]):
     unserved: Unserved = NONE_UNSERVED
     unserved_light: Unserved = NONE_UNSERVED
     lost: tuple[LostMessages, ...] = ()
+    readable_topics: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self, problems: Iterable[Problem]) -> None:
         self.extend(problems)

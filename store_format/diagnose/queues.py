@@ -6,6 +6,7 @@ Only another queue is read a second time, entry by entry, to report the wrong on
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -113,6 +114,9 @@ class QueueCheck:
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         # known after `count_readable`:
         self.readable = 0  # messages that a read returns
+        self.readable_topics: Mapping[
+            str, int
+        ] = {}  # the same of each topic; empty if readers refuse the store
         self.unread = 0  # whole messages of the queues that a read does not return
         self._waiting: set[QueueKey] = set()  # without files: a broker that starts makes them
         self._lost: set[QueueKey] = set()  # without files
@@ -205,23 +209,27 @@ class QueueCheck:
             return
         light = [each for each in readers if is_light_queue(each.topic)]
         others = [each for each in readers if not is_light_queue(each.topic)]
-        self.readable, in_light = self._count_rows(others, reads_all), self._count_rows(light, reads_all)
+        self.readable_topics = self._count_rows(others, reads_all)
+        self.readable, in_light = self.readable_topics.total(), self._count_rows(light, reads_all).total()
         self.unread = max(sum(counts.values()) - self.readable - in_light, 0)
         if self.unread and in_light:  # only light queues may lead to them
             self.readable += len(np.setdiff1d(_physical_offsets(light), _physical_offsets(others)))
 
-    def _count_rows(self, readers: Sequence[Queue], reads_all: bool) -> int:
-        """How many messages a read of these queues returns."""
-        pieces, count = [], 0
+    def _count_rows(self, readers: Sequence[Queue], reads_all: bool) -> Counter[str]:
+        """How many messages a read of these queues returns, by topic."""
+        pieces, counts = defaultdict[str, list[tuple[Queue, QueueSlice]]](list), Counter[str]()
         for queue in readers:
             compared = None if reads_all else self.comparison.queues.get(queue.key)
             right = None if compared is None else compared.right_within(queue.min_offset, queue.max_offset)
             if compared is not None and queue.scanned is not None:
                 right = compared.seen.claims.count(queue.min_offset, queue.max_offset)
-            count += right or 0
-            pieces += [(queue, queue.piece())] if right is None else []
+            counts[queue.topic] += right or 0
+            if right is None:
+                pieces[queue.topic].append((queue, queue.piece()))
         columns = ("queueOffset", "body") if reads_all else ("queueOffset",)
-        return count + sum(int(batch.num_rows) for batch in _rows(pieces, *columns))
+        for topic, mine in pieces.items():
+            counts[topic] += sum(int(batch.num_rows) for batch in _rows(mine, *columns))
+        return counts
 
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""
