@@ -14,6 +14,7 @@ from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_subscription_groups, read_topics
+from store_format.metadata.values import java_name
 from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 from store_format.read.store import Store
@@ -26,6 +27,7 @@ SETTING_COLUMNS = (
     ViewColumn("now", TEXT, "The value in the store; null without one."),
 )
 _ROWS_MAX = 1000
+_NAMES = ("topic_name", "group_name")
 _KINDS = (
     ("onlyInA", "only in the earlier store"),
     ("onlyInB", "only in this store"),
@@ -117,7 +119,8 @@ def _groups(opened: Opened) -> dict[str, str]:
 
 def _text(values: Mapping[str, Any]) -> str:
     """The fields of a topic or a group that say something."""
-    return ", ".join(f"{name}={value}" for name, value in values.items() if value not in ({}, None))
+    names = (name for name, value in values.items() if name not in _NAMES and value not in ({}, None))
+    return ", ".join(f"{java_name(name)}={values[name]}" for name in names)
 
 
 def _offsets(opened: Opened) -> dict[str, str]:
