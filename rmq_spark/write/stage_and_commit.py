@@ -146,14 +146,14 @@ class _Staging:
             {topic for topic, _ in queues}, self._target.routes.stores[place].topics
         )
         columns = messages.columns(options.store_host or (own_address(), _STORE_PORT))
-        hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
+        hashes, key_ends = messages.key_hashes() if options.message_index_enable else (None, None)
         self._writer(place).append(
             encode(columns, crc_property=store.crc_property, message_size_max=options.max_message_size),
             queues,
             queue_index,
             messages.tags_code,
             hashes,
-            owners,
+            key_ends,
             messages.timed if messages.timed.any() else None,
             messages.parked_queues(),
             messages.body_crc,

@@ -39,8 +39,8 @@ class StagedUnits:
     """A run of staged units: the columns for queues and index.
 
     `position` is the first byte of the run in the records file.
-    `timed` marks units whose tags code is a delay in ms; None if there are none. `message_index` says to
-    which unit each of `key_hashes` belongs.
+    `timed` marks units whose tags code is a delay in ms; None if there are none. Unit i has the hashes
+    key_hashes[key_ends[i]:key_ends[i + 1]].
     """
 
     sizes: NDArray[np.int32]
@@ -48,7 +48,7 @@ class StagedUnits:
     tags_codes: NDArray[np.int64]
     timed: NDArray[np.bool_] | None
     key_hashes: NDArray[np.int32]
-    message_index: NDArray[np.int64]
+    key_ends: NDArray[np.int32]
     position: int
 
     def __len__(self) -> int:
@@ -170,17 +170,16 @@ def _part(path: str, at: int, data: bytes, *, has_keys: bool) -> StagedUnits:
         raise CorruptStoreError(path, at, "a part of staged units", str(error)) from error
     lists = batch.column(4)
     timed = batch.column(3)
-    hashes, message_index = np.empty(0, np.int32), np.empty(0, np.int64)
+    hashes, key_ends = np.empty(0, np.int32), np.zeros(len(batch) + 1, np.int32)
     if has_keys:
-        hashes = lists.flatten().to_numpy()
-        message_index = np.repeat(np.arange(len(batch)), np.diff(lists.offsets.to_numpy()))
+        hashes, key_ends = lists.flatten().to_numpy(), lists.offsets.to_numpy()
     return StagedUnits(
         batch.column(0).to_numpy(),
         batch.column(1).to_numpy(),
         batch.column(2).to_numpy(),
         timed.to_numpy(zero_copy_only=False) if timed.true_count else None,
         hashes,
-        message_index,
+        key_ends,
         0,
     )
 
@@ -194,14 +193,14 @@ def _runs_of_part(
         before = int(ends[start - 1]) if start else 0
         stop = min(int(np.searchsorted(ends, before + chunk_size, side="right")), start + units_max)
         stop = max(stop, start + 1)  # A unit larger than a chunk is a run of its own.
-        low, high = np.searchsorted(part.message_index, [start, stop])
+        low, high = part.key_ends[start], part.key_ends[stop]
         yield StagedUnits(
             part.sizes[start:stop],
             part.queue[start:stop],
             part.tags_codes[start:stop],
             None if part.timed is None else part.timed[start:stop],
             part.key_hashes[low:high],
-            part.message_index[low:high] - start,
+            part.key_ends[start : stop + 1] - low,
             position + before,
         )
         start = stop
@@ -332,10 +331,8 @@ def index_batch(
 ) -> IndexBatch:
     """The index entries of a group of chunks, by the queue number, physical offset and store time of each."""
     hashes = np.concatenate([chunk.units.key_hashes for chunk in group])
-    firsts = np.cumsum([0, *(len(chunk.units) for chunk in group[:-1])])
-    message_index = np.concatenate(
-        [chunk.units.message_index + first for chunk, first in zip(group, firsts.tolist(), strict=True)]
-    )
+    counts = np.concatenate([np.diff(chunk.units.key_ends) for chunk in group])
+    message_index = np.repeat(np.arange(len(counts)), counts)
     dispatched = queue >= NO_QUEUE
     if not dispatched.all():  # a rolled back message has no entry, and does not make a file either
         message_index = (np.cumsum(dispatched) - 1)[message_index]

@@ -148,15 +148,15 @@ class StagingWriter:
         queue_index: NDArray[np.integer[Any]],
         tags_codes: NDArray[np.int64],
         key_hashes: NDArray[np.int32] | None = None,
-        message_index: NDArray[np.int64] | None = None,
+        key_ends: NDArray[np.int64] | None = None,
         timed: NDArray[np.bool_] | None = None,
         parked: Iterable[QueueKey] = (),
         body_crcs: NDArray[np.int64] | None = None,
     ) -> None:
         """Appends units; unit i goes to queues[queue_index[i]].
 
-        `message_index` has, ascending, the unit of each of `key_hashes`. `parked` are the queues to which
-        delayed messages are delivered later. `body_crcs` are the CRCs of the bodies before compression, None
+        `key_hashes` and `key_ends` are those of `index_key_hashes`. `parked` are the queues to which delayed
+        messages are delivered later. `body_crcs` are the CRCs of the bodies before compression, None
         to take those in the units; their sum tells a batch from another batch with its number. For `timed`
         units the tags code is a delay in ms, which the commit turns into the time of delivery
         (SCHEDULE_TOPIC_XXXX).
@@ -168,7 +168,7 @@ class StagingWriter:
         hashes = key_hashes if key_hashes is not None else np.empty(0, np.int32)
         if timed is None:
             timed = np.zeros(len(units), bool)
-        meta = _encode_meta(units.sizes, numbers_of[queue_index], tags_codes, timed, hashes, message_index)
+        meta = _encode_meta(units.sizes, numbers_of[queue_index], tags_codes, timed, hashes, key_ends)
         first, stop = int(units.offsets[0]), int(units.offsets[-1])
         self._put(0, self._records, units.data[first:stop])
         self._put(1, self._meta, len(meta).to_bytes(8, "little"))
@@ -249,7 +249,7 @@ class StagingWriter:
             names, codes, _spread(messages.queue_id, count), _spread(messages.sys_flag, count)
         )
         rolled_back = index == NOT_DISPATCHED
-        hashes, message_index = index_key_hashes(
+        hashes, key_ends = index_key_hashes(
             encoded,
             table.values(UNIQ_KEY),
             table.values(KEYS),
@@ -257,7 +257,7 @@ class StagingWriter:
             tag_keys=tag_keys,
             rolled_back=rolled_back if rolled_back.any() else None,
         )
-        self.append(units, queues, index, tags, hashes, message_index, timed)
+        self.append(units, queues, index, tags, hashes, key_ends, timed)
 
     @staticmethod
     def begin(opened: Opened, write: str, *, sync: bool) -> None:
@@ -275,13 +275,11 @@ def _encode_meta(
     tags_codes: NDArray[np.int64],
     timed: NDArray[np.bool_],
     key_hashes: NDArray[np.int32],
-    message_index: NDArray[np.int64] | None,
+    key_ends: NDArray[np.int64] | None,
 ) -> pa.Buffer:
     """One part of the second file: an Arrow stream, so that the file can be read part by part."""
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    if message_index is not None:
-        np.cumsum(np.bincount(message_index, minlength=len(sizes)), out=offsets[1:])
-    assert len(key_hashes) == offsets[-1]
+    offsets = np.zeros(len(sizes) + 1, np.int32) if key_ends is None else key_ends.astype(np.int32)
+    assert (len(offsets), offsets[-1]) == (len(sizes) + 1, len(key_hashes))
     columns = [
         pa.array(sizes.astype(np.int32)),
         pa.array(queue),

@@ -483,7 +483,7 @@ def index_key_hashes(
     tag_keys: bool = True,
     rolled_back: NDArray[np.bool_] | None = None,
 ) -> _Hashes:
-    """(key hashes, message numbers) of all index entries: UNIQ_KEY, then the parts of KEYS, then TAGS.
+    """(key hashes, ends): those of message i, hashes[ends[i]:ends[i + 1]], are of UNIQ_KEY, KEYS, then TAGS.
 
     The arrays are UTF-8 strings, null where a message lacks the property. `topics` is preferably a
     dictionary. Brokers from 5.4 on index tags, too (`tag_keys`). Messages
@@ -509,7 +509,12 @@ def index_key_hashes(
         hashes = np.fromiter(chain.from_iterable(each), np.int32, int(ends[-1]))
     else:
         hashes = batch.hashes(ends)
-    return hashes, np.repeat(np.arange(count), np.diff(ends))
+    return hashes, ends
+
+
+def messages_of(ends: _Ints) -> _Ints:
+    """Returns the message of each entry, as `IndexBatch` has it, of the `ends` of `index_key_hashes`."""
+    return np.repeat(np.arange(len(ends) - 1), np.diff(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -577,7 +582,8 @@ def index_batch(refs: UnitRefs, *, tag_keys: bool = True) -> IndexBatch:
         units, _ = locate(refs, verify_crc=False)
         units = units.select((units.sys_flag & sysflag.TRANSACTION_MASK) != sysflag.TRANSACTION_ROLLBACK)
         times = units.integers("store_timestamp").astype(np.int64)
-        return IndexBatch(units.physical_offsets, times, *unit_key_hashes(units, tag_keys=tag_keys))
+        hashes, ends = unit_key_hashes(units, tag_keys=tag_keys)
+        return IndexBatch(units.physical_offsets, times, hashes, messages_of(ends))
     kinds, times = np.empty(len(refs), np.uint8), np.empty(len(refs), np.int64)
     room = int(refs.sizes.sum()) // 2
     hashes, messages = np.empty(room, np.int32), np.empty(room, np.int64)
@@ -596,8 +602,8 @@ def index_batch(refs: UnitRefs, *, tag_keys: bool = True) -> IndexBatch:
     odd = np.flatnonzero(kinds == kernels.dispatch.ODD)
     if len(odd):
         units, _ = locate(refs.select(odd), verify_crc=False)
-        more, of = unit_key_hashes(units, tag_keys=tag_keys)
-        messages = np.concatenate([messages, odd[of]])
+        more, ends = unit_key_hashes(units, tag_keys=tag_keys)
+        messages = np.concatenate([messages, odd[messages_of(ends)]])
         order = np.argsort(messages, kind="stable")
         hashes, messages = np.concatenate([hashes, more])[order], messages[order]
     physical = refs.physical_offsets

@@ -105,7 +105,7 @@ class _Piece:
     numbers: np.ndarray[Any, np.dtype[np.int64]]
     codes: np.ndarray[Any, np.dtype[np.int64]]
     key_hashes: np.ndarray[Any, np.dtype[np.int32]]
-    key_rows: np.ndarray[Any, np.dtype[np.int64]]
+    key_ends: np.ndarray[Any, np.dtype[np.int64]]
     timed: np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -123,10 +123,10 @@ def _piece(messages: tuple[Message, ...], crc_property: bool, tag_keys: bool) ->
         np.array(numbers, np.int64),
         np.array(codes, np.int64),
         np.array([oracle.index_key_hash(key) for each in keys for key in each], np.int32),
-        np.repeat(np.arange(len(messages)), [len(each) for each in keys]),
+        np.cumsum([0, *map(len, keys)]),
         np.array(timed, bool),
     )
-    for array in (piece.numbers, piece.codes, piece.key_hashes, piece.key_rows, piece.timed):
+    for array in (piece.numbers, piece.codes, piece.key_hashes, piece.key_ends, piece.timed):
         array.flags.writeable = False
     return piece
 
@@ -151,7 +151,7 @@ def stage(
             piece.numbers,
             piece.codes,
             piece.key_hashes,
-            piece.key_rows,
+            piece.key_ends,
             piece.timed,
         )
     return writer.close()

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from rmq_spark.produce.messages import Compression, ProducerSettings
 from store_format.errors import IllegalMessageError, OptionError
 from store_format.index.file import key_hash
+from store_format.index.updates import messages_of
 from store_format.java.text import java_hash
 from store_format.message.encode import encode
 from store_format.metadata.values import TopicConfig
@@ -222,13 +223,13 @@ def test_what_the_queues_and_the_index_need() -> None:
     messages = produce(batch)
     queues, places = messages.queues()
     assert [queues[place] for place in places] == [("a", 1), ("b", 1), ("a", 1)]
-    hashes, owners = messages.key_hashes()
+    hashes, ends = messages.key_hashes()
     expected = [
         (i, key_hash(key))
         for i, message in enumerate(decoded(messages))
         for key in oracle.index_keys(message)
     ]
-    assert list(zip(owners.tolist(), hashes.tolist(), strict=True)) == expected
+    assert list(zip(messages_of(ends).tolist(), hashes.tolist(), strict=True)) == expected
     assert len(messages.key_hashes(tag_keys=False)[0]) == len(expected) - 1
 
 

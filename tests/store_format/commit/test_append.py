@@ -325,7 +325,8 @@ def test_staged_units_come_in_runs_of_bounded_size(root: Path, skip: int) -> Non
     starts = np.concatenate([[0], np.cumsum(whole)])
     numbers = np.cumsum([skip, *[len(run) for run in runs]])[:-1]
     assert [run.position for run in runs] == starts[numbers.astype(int)].tolist()
-    assert all(run.message_index.max(initial=-1) < len(run) for run in runs)
+    assert all((run.key_ends[0], run.key_ends[-1]) == (0, len(run.key_hashes)) for run in runs)
+    assert all(len(run.key_ends) == len(run) + 1 for run in runs)
 
 
 # ---- one writer at a time ----------------------------------------------------------------------------------

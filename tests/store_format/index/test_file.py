@@ -33,7 +33,7 @@ from store_format.index.file import (
     open_index_files,
 )
 from store_format.index.query import offsets_in_chain
-from store_format.index.updates import index_key_hashes
+from store_format.index.updates import index_key_hashes, messages_of
 from tests.support import goldens
 from tests.support.fixtures import Golden
 from tests.support.oracle import IndexBuilder, IndexFileBuilder, index_keys_of, java_hash
@@ -513,16 +513,16 @@ def assert_key_hashes(drawn: list[tuple[str, Properties]], tags: bool, data: st.
     ]
     topics = pa.array([topic for topic, _ in drawn], pa.string())
     for array in (topics, topics.dictionary_encode()):
-        hashes, index = index_key_hashes(array, *columns, tag_keys=tags, rolled_back=rolled_back)
+        hashes, ends = index_key_hashes(array, *columns, tag_keys=tags, rolled_back=rolled_back)
         assert hashes.tolist() == [value for values in expected for value in values]
-        assert index.tolist() == [i for i, values in enumerate(expected) for _ in values]
+        assert messages_of(ends).tolist() == [i for i, values in enumerate(expected) for _ in values]
 
 
 def test_key_hashes_of_slices_of_one_topic_and_of_a_hash_without_absolute_value() -> None:
     keys = pa.array(["x", None, "aXA4ptp  k2", "y"]).slice(1, 2)
     nothing = pa.array(["a", None, None, "b"]).slice(1, 2)
-    hashes, index = index_key_hashes(pa.array(["TopicTest"] * 2), nothing, keys, nothing)
-    assert (hashes.tolist(), index.tolist()) == ([0, java_hash("TopicTest#k2")], [1, 1])
+    hashes, ends = index_key_hashes(pa.array(["TopicTest"] * 2), nothing, keys, nothing)
+    assert (hashes.tolist(), ends.tolist()) == ([0, java_hash("TopicTest#k2")], [0, 0, 2])
 
 
 def test_key_hashes_of_a_null_that_covers_bytes() -> None:
@@ -531,6 +531,6 @@ def test_key_hashes_of_a_null_that_covers_bytes() -> None:
         2,
         [pa.py_buffer(b"\x02"), pa.array([0, 3, 4], pa.int32()).buffers()[1], pa.py_buffer(b"a bc")],
     )
-    hashes, index = index_key_hashes(pa.array(["T", "T"]), raw, raw, raw)
-    assert index.tolist() == [1, 1, 1]
+    hashes, ends = index_key_hashes(pa.array(["T", "T"]), raw, raw, raw)
+    assert ends.tolist() == [0, 0, 3]
     assert hashes.tolist() == [java_hash(key) for key in ("T#c", "T#c", "T#T#c")]

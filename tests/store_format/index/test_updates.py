@@ -32,6 +32,7 @@ from store_format.index.updates import (
     IndexUpdate,
     index_key_hashes,
     index_updates,
+    messages_of,
     next_index_file_name,
     unit_key_hashes,
 )
@@ -100,9 +101,9 @@ def _strings(messages: Sequence[Message], name: str) -> pa.Array:
 def _batch(messages: Sequence[Message], *, tags: bool = True) -> IndexBatch:
     topics = pa.array([topic for topic, _, _, _ in messages], pa.string())
     columns = [_strings(messages, name) for name in ("UNIQ_KEY", "KEYS", "TAGS")]
-    hashes, index = index_key_hashes(topics, *columns, tag_keys=tags)
+    hashes, ends = index_key_hashes(topics, *columns, tag_keys=tags)
     offsets, timestamps = (np.array([message[i] for message in messages], np.int64) for i in (2, 3))
-    return IndexBatch(offsets, timestamps, hashes, index)
+    return IndexBatch(offsets, timestamps, hashes, messages_of(ends))
 
 
 def _written(messages: Sequence[Message], geometry: IndexGeometry, *, tags: bool = True) -> list[bytes]:
@@ -334,10 +335,9 @@ def _units(store: Path) -> Iterator[Units]:
 
 
 def _unit_batch(units: Units, *, tags: bool) -> IndexBatch:
-    hashes, index = unit_key_hashes(units, tag_keys=tags)
-    return IndexBatch(
-        units.physical_offsets, units.integers("store_timestamp").astype(np.int64), hashes, index
-    )
+    hashes, ends = unit_key_hashes(units, tag_keys=tags)
+    times = units.integers("store_timestamp").astype(np.int64)
+    return IndexBatch(units.physical_offsets, times, hashes, messages_of(ends))
 
 
 def _between(batch: IndexBatch, start: int, stop: int, entries_done: int) -> IndexBatch:
