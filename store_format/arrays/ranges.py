@@ -126,12 +126,12 @@ def distinct_values(array: pa.BinaryArray) -> tuple[list[bytes], NDArray[np.int3
 
 
 def repeats_each(array: pa.Array, count: int) -> bool:
-    """Returns whether a string or binary array without nulls repeats its first `count` values to its end.
+    """Returns whether a string or binary array repeats its first `count` values to its end, without nulls.
 
     A topic, or the names in maps, usually do: 2 instead of 50 ns a value to code them.
     """
     data, offsets = flat_bytes(array)
-    if not 0 < count <= len(array) or len(array) % count:
+    if not 0 < count <= len(array) or len(array) % count or array.null_count:
         return False
     size = int(offsets[count])
     return bool(

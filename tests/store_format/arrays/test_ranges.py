@@ -108,3 +108,7 @@ def test_values_that_repeat(values: list[str], times: int, count: int) -> None:
     expected = 0 < count <= len(values) and values == values[:count] * (len(values) // count)
     for array in (pa.array(values, pa.string()), pa.array(["ab", *values], pa.large_string())[1:]):
         assert repeats_each(array, count) == expected
+
+
+def test_a_null_is_not_an_empty_value_that_repeats() -> None:
+    assert not repeats_each(pa.array(["", None]), 1)
