@@ -34,7 +34,7 @@ from benchmarks.spark_write import cached_messages, remove, write_cases
 from benchmarks.streaming import catching_up_cases, run_stream
 
 _BYTES, _UNIT_BYTES = 400_000_000, 272
-_STREAM_ROWS, _STREAM_BATCHES = 2_000_000, 10
+_STREAM_ROWS, _STREAM_BATCHES = 4_000_000, 10  # as in `make bench`
 _QUEUES = 8
 _HEAP = "6g"
 # Without compression and with large fetches and batches: Kafka at its best on one machine.
