@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -103,12 +104,15 @@ def stage_rows(
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches with rows. Small ones with the same columns are joined, up to `_JOINED_SIZE` bytes."""
+    """The batches with rows. Small ones with the same columns are joined, up to `_JOINED_SIZE` bytes.
+
+    The first one comes alone, as soon as it is there: an error that all rows have ends the task then.
+    """
+    filled = (batch for batch in batches if batch.num_rows)
+    yield from islice(filled, 1)
     held: list[pa.RecordBatch] = []
     size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
+    for batch in filled:
         if held and (size + batch.nbytes > _JOINED_SIZE or batch.schema != held[0].schema):
             yield _one_batch(held)
             held, size = [], 0

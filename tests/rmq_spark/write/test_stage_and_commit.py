@@ -10,6 +10,7 @@ import pickle
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -288,13 +289,26 @@ def test_small_batches_of_equal_columns_are_staged_as_one(place: Path) -> None:
     target = target_of(place)
     large = numbered_rows(20, 23, properties=pa.array([[("p", "x")]] * 3, pa.map_(pa.string(), pa.string())))
     large = large.set_column(1, "body", pa.array(["x" * (3 << 20)] * 3))
-    batches = [numbered_rows(0, 10), numbered_rows(10, 10), numbered_rows(10, 20), large, large]
+    small = [numbered_rows(first, first + 10) for first in (0, 10, 20)]
+    batches = [numbered_rows(0, 0), *small, numbered_rows(0, 0), large, large]
     file = stage_rows(target, batches).files[str(place)]
     parts = read_staged(Opened(str(place)), file, chunk_size=1 << 30, units_max=1 << 20)
-    assert [len(part) for part in parts] == [20, 3, 3]
-    illegal = numbered_rows(20, 22).set_column(1, "body", pa.array(["20", ""]))
-    with pytest.raises(IllegalMessageError, match="row 21 of partition 4 "):
-        stage_rows(target, [*batches[:3], illegal], partition=4)
+    assert [len(part) for part in parts] == [10, 20, 3, 3]
+    illegal = numbered_rows(30, 32).set_column(1, "body", pa.array(["30", ""]))
+    with pytest.raises(IllegalMessageError, match="row 31 of partition 4 "):
+        stage_rows(target, [*small, illegal], partition=4)
+
+
+def test_the_first_batch_is_staged_before_the_next_one_comes(place: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield numbered_rows(0, 10)
+        (records,) = place.glob(".rmqlog/staging/*/*.records")
+        assert records.stat().st_size
+        yield numbered_rows(10, 20)
+
+    target = target_of(place)
+    commit_write(target, [stage_rows(target, rows())], None)
+    assert bodies(place) == dict.fromkeys(range(20), 1)
 
 
 def test_a_failed_write_beside_another_one_leaves_what_that_needs(place: Path) -> None:
