@@ -16,21 +16,25 @@ from rmq_spark.report.before import compared
 from rmq_spark.report.contents import Contents, Section
 from rmq_spark.report.page import page
 from rmq_spark.report.text import document, markdown
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.needed_settings import needed_text
 from store_format.diagnose import diagnose, unheard
 from store_format.diagnose.broker_start import broker_start
 from store_format.diagnose.lost_messages import LOST_COLUMNS, lost_table
 from store_format.diagnose.problems import PROBLEM_COLUMNS, Diagnosis, counted, verdict
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
+from store_format.display.rows import iso_utc
 from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.files.read import files_at
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import BrokerConf
-from store_format.names import is_system_topic
 from store_format.read.store import Store
+from store_format.views.files import FILE_COLUMNS
+from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS
 from store_format.views.registry import view_table
+from store_format.views.retention import deletion_ms
 
 AFFECTED_COLUMNS = (
     BROKER,
@@ -162,8 +166,8 @@ class _Reader:
             ("state", {"live": "a broker has the store open"}.get(summary.state, summary.state)),
             ("readable", f"{summary.readable:,} messages"),
             ("files", f"{summary.files:,}, {size_text(summary.total_bytes)} ({summary.total_bytes:,} bytes)"),
-            ("log begins at", f"{self.diagnosis.log_begin:,}"),
-            ("log ends at", f"{summary.log_end:,}"),
+            ("log begins at", f"physical offset {self.diagnosis.log_begin:,}"),
+            ("log ends at", f"physical offset {summary.log_end:,}"),
         ]
         facts += [
             (name, f"{size_text(size)} ({size:,} bytes)")
@@ -183,7 +187,7 @@ class _Reader:
         if diagnosis.given_up:
             about += f" An earlier recovery gave up {diagnosis.given_up}."
         names = tuple(name for name in _without_broker(LOST_COLUMNS) if name != "keyHashes")
-        section = Section("lost", "Messages that are gone", about, columns=names)
+        section = Section("lost", "Messages that are gone", about, columns=names, meanings=LOST_COLUMNS)
         gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
         if gone > summary.padding_damage_bytes:
             section.notes.append(
@@ -211,8 +215,9 @@ class _Reader:
         if not lost or self.store is None:
             return None
         section = Section(
-            "groups", "Consumer groups that lose messages", columns=_without_broker(AFFECTED_COLUMNS)
-        )
+            "groups", "Consumer groups that lose messages", columns=_without_broker(AFFECTED_COLUMNS),
+            meanings=AFFECTED_COLUMNS,
+        )  # fmt: skip
         try:
             _, offsets = read_broker_offsets(self.store.opened)
         except (StoreError, OSError) as error:
@@ -286,36 +291,47 @@ class _Reader:
             "expiresTimestamp",
         )  # fmt: skip
         section = Section(
-            "lag", "Lag, and what groups lose next", columns=names, all_rows=f"rmqlog lag {self.given_store}"
-        )
+            "lag", "Lag, and what groups lose next", columns=names, meanings=LAG_BY_TOPIC_COLUMNS,
+            all_rows=f"rmqlog lag {self.given_store}",
+        )  # fmt: skip
         lag = self._view(self.store, "lagByTopic", section)
         if lag is None:
             return section
-        mine = pc.invert(
-            pa.array([is_system_topic(each or "") for each in lag["topic"].to_pylist()], pa.bool_())
-        )
-        lag = lag.filter(mine)
-        section.table = lag.sort_by([("nextLostMessages", "descending"), ("lagMessages", "descending")])
+        order = [("nextLostMessages", "descending"), ("lagMessages", "descending")]
+        section.table = lag.sort_by(order)  # an unknown lag is last
+        unknown = pc.sum(pc.is_null(lag["lagMessages"])).as_py() or 0
+        if unknown:
+            section.notes.append(f"{unknown:,} rows without lagMessages: their lag is unknown, and not 0.")
         losing = lag.filter(pc.greater(lag["nextLostMessages"], 0))
         if losing.num_rows:
-            groups = len(losing["group"].unique())
-            messages = pc.sum(losing["nextLostMessages"]).as_py()
-            section.warning = (
-                f"The next deletion of retention takes {messages:,} messages that {groups} "
-                f"group{'s have' if groups > 1 else ' has'} not consumed."
-            )
+            section.warning = self._next_loss(self.store, losing)
         elif not lag.num_rows:
             section.about = "No group has a committed offset that can be read: the lag is unknown."
         if 0 < (pc.sum(lag["queues"]).as_py() or 0) <= _DRAWN_QUEUES_MAX:
             section.drawn = self._view(self.store, "lag", section)
         return section
 
+    def _next_loss(self, store: Store, losing: pa.Table) -> str:
+        """What the next deletion takes, when, and by which settings."""
+        conf = broker_conf_of(store.opened, self.broker_conf)
+        first = pc.min(losing["expiresTimestamp"]).cast(pa.int64()).as_py()
+        at = deletion_ms((first or 0) // 1000, self.now_ms, conf, None, is_any_hour=False)
+        groups, messages = len(losing["group"].unique()), pc.sum(losing["nextLostMessages"]).as_py()
+        hours = ";".join(f"{hour:02}" for hour in conf.delete_when)
+        given = "" if {"fileReservedTime", "deleteWhen"} <= conf.given else "; --broker-conf has yours"
+        return (
+            f"The next deletion of retention, at {iso_utc(at)}, takes {messages:,} messages that {groups} "
+            f"group{'s have' if groups > 1 else ' has'} not consumed (fileReservedTime "
+            f"{conf.file_reserved_hours} h, deleteWhen {hours} in the zone of this machine{given})."
+        )
+
     def _files(self) -> Section:
         assert self.store is not None
         names = ("kind", "file", "sizeBytes", "usedBytes", "diskBytes", "modified")
         section = Section(
-            "files", "Files", columns=names, shown=60, all_rows=f"rmqlog info {self.given_store} --view files"
-        )
+            "files", "Files", columns=names, shown=60, meanings=FILE_COLUMNS,
+            all_rows=f"rmqlog info {self.given_store} --view files",
+        )  # fmt: skip
         section.table = self._view(self.store, "files", section)
         if section.table is not None and self.sha256:
             digests = [_sha256(self.store.path, name) for name in section.table["file"].to_pylist()]

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from store_format.diagnose.broker_start import BrokerStart
 from store_format.diagnose.problems import Diagnosis
+from store_format.display.columns import ViewColumn
 from store_format.read.store import Store
 
 
@@ -16,7 +17,8 @@ class Section:
     """One part of a report.
 
     `facts` are names and texts. `table` has the rows, of which a page shows the first `shown` with the
-    columns `columns`; `all_rows` is the command that shows all of them. A `warning` is shown before them.
+    columns `columns`, which `meanings` explain; `all_rows` is the command that shows all of them. A
+    `warning` is shown before them.
     """
 
     key: str  # of the JSON document, and of links in the page
@@ -27,6 +29,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
     table: pa.Table | None = None
     columns: tuple[str, ...] = ()
+    meanings: tuple[ViewColumn, ...] = ()  # of columns, for the page
     shown: int = 25
     drawn: pa.Table | None = None  # what a chart of the section draws
     all_rows: str = ""

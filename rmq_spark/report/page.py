@@ -46,6 +46,7 @@ padding:8px 10px;margin:6px 0}
 .map .bar i{display:block;height:14px}
 .legend span{margin-right:14px;font-size:12px;white-space:nowrap}
 .legend i{display:inline-block;width:10px;height:10px;margin-right:5px}
+.meanings{font-size:11px;color:#555;margin:2px 0 6px}
 img{max-width:100%;height:auto}
 nav a{margin-right:14px;font-size:13px;color:#1c5d99}
 @media (max-width:520px){.map{grid-template-columns:1fr}}
@@ -119,6 +120,10 @@ def _section(report: Contents, section: Section, space: PageSpace) -> Iterator[s
         yield f'<div class="scroll">{rows}</div>'
         if visible.num_rows > section.shown and section.all_rows:
             yield note(f"all rows: {section.all_rows}")
+        shown = {each.name: each.about.replace("`", "") for each in section.meanings}
+        if shown:
+            lines = (fact(name, text(shown[name], 400)) for name in visible.schema.names if name in shown)
+            yield f'<div class="meanings">{facts(lines)}</div>'
     yield from map(note, section.notes)
 
 

@@ -45,7 +45,7 @@ _REPORT: dict[str, dict[str, str]] = {
     "i": {"style": _STYLE},
     "img": {"alt": "topics|lag", "src": r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+"},
     "div": {
-        "class": rf"{_CLASS}|answer|answer (yes|no|unknown)|scroll|legend|map|bar",
+        "class": rf"{_CLASS}|answer|answer (yes|no|unknown)|scroll|legend|map|bar|meanings",
         "style": _STYLE,
         "title": r"[^<>]*",
     },

@@ -68,7 +68,8 @@ def report_(
 
     Checks the whole store as verify does, and adds what is known of each lost message, the groups that lose
     it, disk use by topic, lag, what retention deletes next, and the files. Without -o, only the answers and
-    the losses are shown. A page for a browser is one file, without anything from the network.
+    the losses are shown. A page for a browser is one file, without anything from the network; its times are
+    in UTC.
 
     \b
     rmqlog report /data/store
