@@ -41,11 +41,11 @@ _KINDS = (
 def compared(before: Store, now: Store, typed: tuple[str, str]) -> Iterator[Section]:
     """The sections about messages and configuration. `typed` are the two stores as a command names them."""
     with diff_stores([before], [now], MessageChoice(include_system_topics=True)) as found:
-        yield _messages(before, found, typed)
+        yield _messages(before, now, found, typed)
     yield _settings(before, now)
 
 
-def _messages(before: Store, found: StoreDiff, typed: tuple[str, str]) -> Section:
+def _messages(before: Store, now: Store, found: StoreDiff, typed: tuple[str, str]) -> Section:
     title = f"Messages, compared with {shown(before.path)}"
     section = Section("before", title, shown=50, all_rows=f"rmqlog diff {typed[0]} {typed[1]}")
     section.columns = ("difference", "topic", "msgId", "keys", "addressA", "addressB", "fields")
@@ -60,6 +60,11 @@ def _messages(before: Store, found: StoreDiff, typed: tuple[str, str]) -> Sectio
             f"{missing:,} {'message' if missing == 1 else 'messages'} of the earlier store "
             f"{'is' if missing == 1 else 'are'} missing or changed here."
         )
+        if (begin := now.log.min_offset) > before.log.min_offset:
+            section.warning += (
+                f" The log of this store begins at physical offset {begin:,}: earlier messages were deleted, "
+                "by retention or by hand."
+            )
     elif found.is_equal:
         section.about = "Each message that could be read before is here as it was, and no other."
     else:
@@ -68,6 +73,9 @@ def _messages(before: Store, found: StoreDiff, typed: tuple[str, str]) -> Sectio
         if count:
             section.notes.append(f"{count:,} damaged places could not be read {when}.")
     section.table = pa.Table.from_batches(_first(found))
+    section.total = sum(found.counts.values())
+    if section.total > section.table.num_rows:
+        section.notes.append(f"The rows are the first of {section.total:,}; {section.all_rows} shows all.")
     return section
 
 

@@ -31,8 +31,14 @@ class Section:
     columns: tuple[str, ...] = ()
     meanings: tuple[ViewColumn, ...] = ()  # of columns, for the page
     shown: int = 25
+    total: int = 0  # rows in all, where the table has only the first ones
     drawn: pa.Table | None = None  # what a chart of the section draws
     all_rows: str = ""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, also those that the table does not have."""
+        return max(self.total, 0 if self.table is None else self.table.num_rows)
 
     @property
     def visible(self) -> pa.Table | None:

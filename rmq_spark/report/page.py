@@ -116,9 +116,9 @@ def _section(report: Contents, section: Section, space: PageSpace) -> Iterator[s
         rows = section.table.to_pylist()
         yield from problem_list(rows, space, report.path, len(rows), limit=section.shown)
     elif (visible := section.visible) is not None and visible.num_rows:
-        rows = table(visible.to_batches(), visible.schema, space, limit=section.shown, total=visible.num_rows)
+        rows = table(visible.to_batches(), visible.schema, space, limit=section.shown, total=section.rows)
         yield f'<div class="scroll">{rows}</div>'
-        if visible.num_rows > section.shown and section.all_rows:
+        if section.rows > section.shown and section.all_rows:
             yield note(f"all rows: {section.all_rows}")
         shown = {each.name: each.about.replace("`", "") for each in section.meanings}
         if shown:

@@ -51,10 +51,10 @@ def _section(section: Section) -> Iterator[str]:
         for batch in table.slice(0, limit).to_batches():
             for row in plain_rows(batch):
                 yield "| " + " | ".join(_cell(value) for value in row.values()) + " |"
-        if table.num_rows > limit:
+        if section.rows > limit:
             more = f"; all rows: {section.all_rows}" if section.all_rows else ""
             yield ""
-            yield _plain(f"the first {limit} of {table.num_rows:,} rows{more}")
+            yield _plain(f"the first {limit} of {section.rows:,} rows{more}")
     for remark in section.notes:
         yield ""
         yield _plain(remark)

@@ -79,3 +79,18 @@ def test_nothing_is_written_into_a_store(rmqlog: Runner, copy_of: Golden) -> Non
     assert done.code == 2
     assert f"is inside the store {root}" in done.err
     assert not [*root.rglob("report.html*")]
+
+
+def test_missing_messages_of_the_earlier_store_are_an_exit_code(
+    rmqlog: Runner, golden: Golden, copy_of: Golden
+) -> None:
+    root = copy_of("basic-5.5.0")
+    (root / "commitlog" / f"{0:020}").unlink()
+    for path in (root / "consumequeue").rglob("0" * 20):
+        assert path.stat().st_size
+    done = rmqlog("report", root, "--before", golden("basic-5.5.0"))
+    assert done.code in (1, 3)
+    first = done.out.splitlines()[0]
+    assert " messages of the earlier store are missing or changed here. The log of this store begins at" in first
+    same = rmqlog("report", golden("basic-5.5.0"), "--before", golden("basic-5.5.0"))
+    assert same.code == 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
+from rmq_spark.cli.exit_codes import DAMAGE, NOT_FOUND, OK, PARTIAL
 from rmq_spark.cli.needed_settings import write_needed_settings
 from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
 from rmq_spark.cli.output import Output, Verdict, fitted, table_output, tz_option, write_verdict
@@ -69,7 +69,7 @@ def report_(
     Checks the whole store as verify does, and adds what is known of each lost message, the groups that lose
     it, disk use by topic, lag, what retention deletes next, and the files. Without -o, only the answers and
     the losses are shown. A page for a browser is one file, without anything from the network; its times are
-    in UTC.
+    in UTC. The exit code is that of verify, and 1 if messages of OTHER are missing or changed.
 
     \b
     rmqlog report /data/store
@@ -126,8 +126,9 @@ def _show(output: Output, found: Report, commit_log_paths: Sequence[str]) -> Non
         visible = section.visible
         if section.key != "lag" and visible is not None and visible.num_rows:
             show_batches(output, visible.to_batches(), visible.schema.names, limit=_ROWS_MAX)
-            if visible.num_rows > _ROWS_MAX:
-                print(f"… {visible.num_rows - _ROWS_MAX:,} more rows: -o report.html has them")
+            if section.rows > _ROWS_MAX:
+                where = section.all_rows or "-o report.json has them"
+                print(fitted(output, f"… {section.rows - _ROWS_MAX:,} more rows: {where}", indent=2))
     write_needed_settings(output, found.path, commit_log_paths)
     print(fitted(output, shown(f"{'broker:':<9}{_may_start(found)}"), indent=9))
     is_bad = found.start.may != "yes" or bool(found.diagnosis.of("damage"))
@@ -155,4 +156,6 @@ def _form_of(out: str | None) -> str:
 def _code(found: Report) -> int:
     if found.diagnosis.of("damage"):
         return DAMAGE
+    if any(section.key == "before" and section.warning for section in found.sections):
+        return NOT_FOUND
     return OK if found.diagnosis.is_checked else PARTIAL
