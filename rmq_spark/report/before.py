@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from rmq_spark.report.contents import Section
 from store_format.display.columns import TEXT, ViewColumn, batch_of
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 from store_format.errors import StoreError
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_subscription_groups, read_topics
@@ -112,9 +113,20 @@ def _settings(before: Store, now: Store) -> Section:
             for name in sorted(old.keys() | new.keys())
             if old.get(name) != new.get(name)
         ]
-    section.about = "" if rows else "None."
+    section.about = _about_settings(rows)
     section.table = pa.Table.from_batches([batch_of(SETTING_COLUMNS, rows)])
     return section
+
+
+def _about_settings(rows: Sequence[tuple[str, str, str | None, str | None]]) -> str:
+    """How many differ, and the first names that are missing now."""
+    if not rows:
+        return "Topics, groups and committed offsets are as they were."
+    counts = Counter(kind for kind, *_ in rows)
+    told = ", ".join(f"{count:,} {kind}{'s' * (count != 1)}" for kind, count in counts.items())
+    gone = [f"{kind} {shown(name)}" for kind, name, _, now in rows if now is None]
+    missing = f"; missing now: {first_names(gone)}" if gone else ""
+    return f"{told} differ from the earlier store{missing}."
 
 
 def _topics(opened: Opened) -> dict[str, str]:

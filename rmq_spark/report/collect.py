@@ -28,8 +28,8 @@ from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.files.read import files_at
-from store_format.metadata.group_offsets import read_broker_offsets
-from store_format.metadata.read import BrokerConf
+from store_format.metadata.group_offsets import read_broker_offsets, refuse_unknown_offsets
+from store_format.metadata.read import BrokerConf, read_broker_conf
 from store_format.read.store import Store
 from store_format.views.files import FILE_COLUMNS
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS
@@ -101,6 +101,8 @@ def report(
     Example: `report("/data/store").start.may`.
     """
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if isinstance(broker_conf, str):  # an error before the store is read
+        broker_conf = read_broker_conf(broker_conf)
     with unheard():  # what a read leaves out is among the problems
         diagnosis = diagnose(path, commit_log_paths, on_offset=on_offset)
         store = _opened(path, commit_log_paths)
@@ -182,7 +184,9 @@ class _Reader:
         diagnosis, summary = self.diagnosis, self.diagnosis.summary
         count = summary.lost_entries + summary.lost_in_crash
         about = "No message is known to be lost."
-        if count:
+        if not diagnosis.is_checked or diagnosis.lost_log is not None:
+            about = "Which messages are lost is unknown: the commitlog is not checked."
+        elif count:
             about = f"{count:,} {'message is' if count == 1 else 'messages are'} known to be lost."
         if diagnosis.given_up:
             about += f" An earlier recovery gave up {diagnosis.given_up}."
@@ -302,11 +306,16 @@ class _Reader:
         unknown = pc.sum(pc.is_null(lag["lagMessages"])).as_py() or 0
         if unknown:
             section.notes.append(f"{unknown:,} rows without lagMessages: their lag is unknown, and not 0.")
-        losing = lag.filter(pc.greater(lag["nextLostMessages"], 0))
+        expiring = lag.filter(pc.is_valid(lag["expiresTimestamp"]))
+        losing = expiring.filter(pc.fill_null(pc.not_equal(expiring["nextLostMessages"], 0), True))
         if losing.num_rows:
             section.warning = self._next_loss(self.store, losing)
-        elif not lag.num_rows:
-            section.about = "No group has a committed offset that can be read: the lag is unknown."
+        if not lag.num_rows:
+            section.about = "No group has a committed offset: there is no lag that could be known."
+        try:
+            refuse_unknown_offsets(self.store.opened)
+        except StoreError as error:
+            section.about = shown(f"The lag of all groups is unknown: {str(error).partition(';')[0]}")
         if 0 < (pc.sum(lag["queues"]).as_py() or 0) <= _DRAWN_QUEUES_MAX:
             section.drawn = self._view(self.store, "lag", section)
         return section
@@ -316,11 +325,14 @@ class _Reader:
         conf = broker_conf_of(store.opened, self.broker_conf)
         first = pc.min(losing["expiresTimestamp"]).cast(pa.int64()).as_py()
         at = deletion_ms((first or 0) // 1000, self.now_ms, conf, None, is_any_hour=False)
-        groups, messages = len(losing["group"].unique()), pc.sum(losing["nextLostMessages"]).as_py()
+        groups, messages = len(losing["group"].unique()), pc.sum(losing["nextLostMessages"]).as_py() or 0
+        count = f"{messages:,} messages"
+        if losing["nextLostMessages"].null_count:  # queues that are read by a scan
+            count = f"at least {count}" if messages else "an unknown number of messages"
         hours = ";".join(f"{hour:02}" for hour in conf.delete_when)
         given = "" if {"fileReservedTime", "deleteWhen"} <= conf.given else "; --broker-conf has yours"
         return (
-            f"The next deletion of retention, at {iso_utc(at)}, takes {messages:,} messages that {groups} "
+            f"The next deletion of retention, at {iso_utc(at)}, takes {count} that {groups} "
             f"group{'s have' if groups > 1 else ' has'} not consumed (fileReservedTime "
             f"{conf.file_reserved_hours} h, deleteWhen {hours} in the zone of this machine{given})."
         )

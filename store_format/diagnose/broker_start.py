@@ -65,6 +65,9 @@ def broker_start(diagnosis: Diagnosis) -> BrokerStart:
     for unserved in (diagnosis.unserved, diagnosis.unserved_light):
         if unserved:
             return BrokerStart(MayStart.NO, f"it does not serve {unserved.named}")
+    if diagnosis.lacks_last_files:
+        cause = "the last commitlog files are missing: copy them back first; a start cuts the queues for good"
+        return BrokerStart(MayStart.NO, cause)
     asked = next((problem for problem in diagnosis if problem.advice == UNKNOWN_ADVICE), None)
     if asked is not None:
         return BrokerStart(MayStart.UNKNOWN, f"expected {asked.expected}, found {asked.found}", asked.file)

@@ -91,6 +91,8 @@ def test_missing_messages_of_the_earlier_store_are_an_exit_code(
     done = rmqlog("report", root, "--before", golden("basic-5.5.0"))
     assert done.code in (1, 3)
     first = done.out.splitlines()[0]
-    assert " messages of the earlier store are missing or changed here. The log of this store begins at" in first
+    assert (
+        " messages of the earlier store are missing or changed here. The log of this store begins at" in first
+    )
     same = rmqlog("report", golden("basic-5.5.0"), "--before", golden("basic-5.5.0"))
     assert same.code == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 
     from rmq_spark.report import Report
 
-_SHOWN = ("before", "lost", "groups", "lag")
+_SHOWN = ("before", "settings", "lost", "groups", "lag")
+_WITHOUT_ROWS = ("settings", "lag")
+_PROBLEMS_MAX = 3
 _ROWS_MAX = 10
+_CONF = "--broker-conf FILE"
 _WORDS = {
     "yes": "a broker may start",
     "no": "a broker may not start",
@@ -69,7 +74,8 @@ def report_(
     Checks the whole store as verify does, and adds what is known of each lost message, the groups that lose
     it, disk use by topic, lag, what retention deletes next, and the files. Without -o, only the answers and
     the losses are shown. A page for a browser is one file, without anything from the network; its times are
-    in UTC. The exit code is that of verify, and 1 if messages of OTHER are missing or changed.
+    in UTC. The exit code is 0 if a broker may start, 3 if not or if messages are damaged, 4 if that is
+    unknown, and 1 if messages of OTHER are missing or changed.
 
     \b
     rmqlog report /data/store
@@ -95,7 +101,9 @@ def report_(
                 broker_conf=broker_conf,
                 sha256=sha256,
                 before=before,
-                next_command=lambda diagnosis: verdict_of(root, diagnosis).command,
+                next_command=lambda diagnosis: verdict_of(root, diagnosis).command.replace(
+                    _CONF, _CONF.replace("FILE", shlex.quote(shown(broker_conf or "FILE")))
+                ),
                 given_store=given_store(root),
                 on_offset=lambda offset: progress.reach(offset - start),
             )
@@ -124,11 +132,16 @@ def _show(output: Output, found: Report, commit_log_paths: Sequence[str]) -> Non
             if line:
                 print(fitted(output, shown(line), indent=0))
         visible = section.visible
-        if section.key != "lag" and visible is not None and visible.num_rows:
+        if section.key not in _WITHOUT_ROWS and visible is not None and visible.num_rows:
             show_batches(output, visible.to_batches(), visible.schema.names, limit=_ROWS_MAX)
             if section.rows > _ROWS_MAX:
                 where = section.all_rows or "-o report.json has them"
                 print(fitted(output, f"… {section.rows - _ROWS_MAX:,} more rows: {where}", indent=2))
+    problems = [*found.diagnosis.of("damage"), *found.diagnosis.of("warning")]
+    for problem in problems[:_PROBLEMS_MAX]:
+        print(fitted(output, str(replace(problem, advice="")).rstrip(), indent=2))
+    if len(problems) > _PROBLEMS_MAX:
+        print(f"… {len(problems) - _PROBLEMS_MAX:,} more problems: rmqlog verify {given_store(found.path)}")
     write_needed_settings(output, found.path, commit_log_paths)
     print(fitted(output, shown(f"{'broker:':<9}{_may_start(found)}"), indent=9))
     is_bad = found.start.may != "yes" or bool(found.diagnosis.of("damage"))
@@ -154,8 +167,8 @@ def _form_of(out: str | None) -> str:
 
 
 def _code(found: Report) -> int:
-    if found.diagnosis.of("damage"):
+    if found.diagnosis.of("damage") or found.start.may == "no":
         return DAMAGE
     if any(section.key == "before" and section.warning for section in found.sections):
         return NOT_FOUND
-    return OK if found.diagnosis.is_checked else PARTIAL
+    return OK if found.start.may == "yes" else PARTIAL
