@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_the_lost_messages_are_those_that_the_bytes_were_of(damaged: Path, uncha
     for row in rows:  # from the index: to the second
         assert row["storeTimestamp"][:19] == oracle_time(times[row["physicalOffset"]])[:19]
         assert row["keyHashes"]
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0", "cleaned-5.5.0", "retry-dlq-5.5.0"])
+def test_the_messages_are_those_that_a_real_broker_had(golden: Golden, name: str) -> None:
+    """By topic: what the classes of the broker read from the store."""
+    found = json.loads(report(str(golden(name)), now_ms=NOW_MS).json())
+    expected = Counter(row["topic"] for row in goldens.expected_rows(name))
+    told = {row["topic"]: row["messages"] for row in found["topics"]["rows"] if row["messages"]}
+    assert told == expected
+    assert found["log"]["readable"] == expected.total()
 
 
 def oracle_time(ms: object) -> str:
