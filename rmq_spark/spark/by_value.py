@@ -48,6 +48,8 @@ _OF_USERS = (
     "store_format.notebook",
     "store_format.views.trace",
     "store_format.commit.recover",
+    "store_format.commit.salvage",
+    "store_format.commit.store_copy",
     "rmq_spark.store",
     "rmq_spark.spark.by_value",
     "rmq_spark.write.append_table",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
-from store_format.commit.salvage import Hole
 from store_format.commitlog.log import CommitLog, open_log
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.commitlog.write import LogFiles
@@ -44,6 +44,9 @@ from store_format.survey.fates import Fate, Fates, StoredTopics, Unfiled
 from store_format.survey.gone import QueueProofs
 from store_format.survey.queues import ComparedQueue, QueueComparison, StoredQueue
 from store_format.survey.scan import LogQueue, LogScan
+
+if TYPE_CHECKING:  # not sent to workers, see `by_value`
+    from store_format.commit.salvage import Hole
 
 _log = logging.getLogger(__name__)
 

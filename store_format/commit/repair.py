@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from store_format.bookkeeping.journal import Abort, StoreState, rebuild_path
 from store_format.bookkeeping.ledger import GivenUp, Ledger, LedgerEntry
@@ -36,7 +36,6 @@ from store_format.commit.publication import index_end, save_checkpoint
 from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
 from store_format.commit.rebuilt_index import IndexBuilder, move_index
 from store_format.commit.steps import write_topics
-from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.commitlog.write import LogFiles
@@ -64,6 +63,9 @@ from store_format.survey.fates import StoredTopics
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd
 from store_format.survey.queues import ComparedQueue
+
+if TYPE_CHECKING:  # not sent to workers, see `by_value`
+    from store_format.commit.store_copy import CopiedPart
 
 _log = logging.getLogger(__name__)
 
