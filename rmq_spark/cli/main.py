@@ -68,7 +68,12 @@ FAMILIES: dict[str, dict[str, str]] = {
     "Messages that wait": {"dlq": "waiting", "delay": "waiting", "half": "waiting"},
     "Monitoring": {"metrics": "metrics", "check": "check"},
     "Damage": {"verify": "verify", "report": "report", "dump": "dump", "recover": "recover"},
-    "Work of a broker": {"services": "services", "clean": "clean"},
+    "Work of a broker": {
+        "topic": "administer",
+        "group": "administer",
+        "services": "services",
+        "clean": "clean",
+    },
     "This installation": {"doctor": "doctor", "completion": "completion"},
 }
 COMMANDS: dict[str, str] = {verb: module for family in FAMILIES.values() for verb, module in family.items()}

@@ -26,7 +26,7 @@ from store_format.files.lock import CheckedLock
 from store_format.files.write import FileWrites
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
-from store_format.metadata.group_offsets import add_subscription_group, write_group_offsets
+from store_format.metadata.group_offsets import put_subscription_group, write_group_offsets
 from store_format.names import (
     DELAY,
     DELAY_LEVELS_MS,
@@ -360,7 +360,7 @@ def write_groups(store: MessageStore, end_ms: int) -> None:
     """The groups and their offsets."""
     with CheckedLock(store.path):
         for group in _GROUPS:
-            add_subscription_group(store.opened, group, timestamp=end_ms, files=FileWrites(sync=False))
+            put_subscription_group(store.opened, group, timestamp=end_ms, files=FileWrites(sync=False))
     for group, (topics, behind_ms) in _GROUPS.items():
         topics = (*topics, *([_RETRIES] if group == _MAIL_GROUP else []))
         offsets = {

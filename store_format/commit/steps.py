@@ -18,7 +18,7 @@ from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.metadata.read import Checkpoint, config_path, known_topics, loaded_bytes, read_checkpoint
-from store_format.metadata.values import TopicConfig, add_topics
+from store_format.metadata.values import TopicConfig, put_topics
 from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.survey.fates import StoredTopics
 
@@ -113,7 +113,7 @@ def write_topics(opened: Opened, new_topics: Mapping[str, int], timestamp: int, 
     place, data = loaded_bytes(path)
     # A topics.json from before topics were created, as in a copy, is older than the ledger.
     least = max((counter for _, counter in Ledger.read(opened).created.values()), default=0)
-    text = add_topics(data, topics, timestamp, place, least)
+    text = put_topics(data, topics, timestamp, place, least)
     if text is not None:
         files.make_directories(opened.path, "config")
         files.persist_config(path, text, is_good=place == path and data is not None)

@@ -31,6 +31,7 @@ from store_format.metadata.read import (
 from store_format.metadata.values import (
     ConsumerOffsets,
     Dialect,
+    SubscriptionGroup,
     UnlikeBeanError,
     bean_errors_of,
     dialect_of,
@@ -38,6 +39,7 @@ from store_format.metadata.values import (
     integer,
     integer_map,
     items,
+    java_name,
     members,
     next_version,
     with_integer_keys,
@@ -68,6 +70,10 @@ _IN_ROCKSDB = (  # directory in config/, and the broker setting that creates it
 _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')
 
 _GROUP_FILE = "subscriptionGroup.json"
+_SINCE_5 = (
+    *("attributes", "consume_message_orderly", "consume_timeout_minute"),
+    *("group_retry_policy", "group_sys_flag"),
+)
 
 _DELAY_FILE = "delayOffset.json"
 _OLD_MAP = re.compile(rb'"offsetTable":\{-?[0-9]+:')  # fastjson 1.2 writes no line break before integer keys
@@ -452,52 +458,60 @@ def _dumps_local(raw: Mapping[str, Any], pairs: list[tuple[dict[str, Any], int]]
 # ---- groups ------------------------------------------------------------------------------------------------
 
 
-def add_subscription_group(opened: Opened, group: str, *, timestamp: int, files: FileWrites) -> bool:
-    """Adds the group with a broker's defaults; False if the file has the group. The lock is the caller's.
+def put_subscription_group(
+    opened: Opened,
+    group: str,
+    changes: Mapping[str, Any] | None = None,  # Any: JSON
+    *,
+    timestamp: int,
+    files: FileWrites,
+) -> bool:
+    """Adds the group with a broker's defaults, and changes these members; False if the file has it so.
 
-    `timestamp` is the clock in ms. Unknown members and the order are kept. Raises CorruptStoreError for a
-    file that cannot be decoded and has no `.bak`.
+    The lock is the caller's. `timestamp` is the clock in ms. Unknown members and the order are kept. Raises
+    CorruptStoreError for a file that cannot be decoded and has no `.bak`.
     """
+    is_old = is_broker_49(opened)
     files.make_directories(opened.path, "config")
-    path = config_path(opened, _GROUP_FILE)
-    return rewrite_config(path, lambda data, file: _merge_group(data, group, timestamp, file), files)
+    return rewrite_config(
+        config_path(opened, _GROUP_FILE),
+        lambda data, file: _merge_group(data, group, changes or {}, timestamp, file, is_old=is_old),
+        files,
+    )
 
 
-def _merge_group(data: bytes | None, group: str, timestamp: int, file: str = _GROUP_FILE) -> bytes | None:
-    """subscriptionGroup.json with the group (SubscriptionGroupManager.findSubscriptionGroupConfig).
+def _merge_group(
+    data: bytes | None,
+    group: str,
+    changes: Mapping[str, Any],
+    timestamp: int,
+    file: str = _GROUP_FILE,
+    *,
+    is_old: bool = False,
+) -> bytes | None:
+    """subscriptionGroup.json with the group (SubscriptionGroupManager.updateSubscriptionGroupConfig).
 
-    None if the file has the group. Raises CorruptStoreError for a file that is no subscriptionGroup.json.
+    None if nothing changes. `is_old`: of a 4.9 broker, which has fewer members. Raises CorruptStoreError for
+    a file that is no subscriptionGroup.json.
     """
     with bean_errors_of(file):
         raw = members(loads(data, file) if data else None, "the file")
         table = dict(members(raw.get("subscriptionGroupTable"), "subscriptionGroupTable"))
-        if group in table:
+        new = SubscriptionGroup(group, group_retry_policy={"type": "CUSTOMIZED"})
+        entry = members(table.get(group, group_members(new, is_old=is_old)), group)
+        after = dict(sorted((entry | dict(changes)).items()))
+        if table.get(group) == after:
             return None
         known = members(raw.get("dataVersion"), "dataVersion")
-        version = next_version({"counter": 0, "stateVersion": 0} | known, timestamp)
-    first: dict[str, Any] = {"dataVersion": version, "forbiddenTable": {}}  # Any: JSON
-    return dumps(
-        first | raw | {"dataVersion": version, "subscriptionGroupTable": table | {group: _entry(group)}}
-    )
+        version = next_version({"counter": 0} | ({} if is_old else {"stateVersion": 0}) | known, timestamp)
+    first: dict[str, Any] = {"dataVersion": version} | ({} if is_old else {"forbiddenTable": {}})  # Any: JSON
+    return dumps(first | raw | {"dataVersion": version, "subscriptionGroupTable": table | {group: after}})
 
 
-def _entry(group: str) -> dict[str, Any]:  # Any: JSON
-    return {
-        "attributes": {},
-        "brokerId": 0,
-        "consumeBroadcastEnable": True,
-        "consumeEnable": True,
-        "consumeFromMinEnable": True,
-        "consumeMessageOrderly": False,
-        "consumeTimeoutMinute": 15,
-        "groupName": group,
-        "groupRetryPolicy": {"type": "CUSTOMIZED"},
-        "groupSysFlag": 0,
-        "notifyConsumerIdsChangedEnable": True,
-        "retryMaxTimes": 16,
-        "retryQueueNums": 1,
-        "whichBrokerWhenConsumeSlowly": 1,
-    }
+def group_members(group: SubscriptionGroup, *, is_old: bool) -> dict[str, Any]:  # Any: JSON
+    """The members of a group that subscriptionGroup.json has; `is_old`: that of a 4.9 broker, with fewer."""
+    left_out = {"unknown", *(_SINCE_5 if is_old else ())}
+    return {java_name(name): getattr(group, name) for name in group.__slots__ if name not in left_out}
 
 
 # ---- retry topics ------------------------------------------------------------------------------------------

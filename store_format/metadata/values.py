@@ -552,36 +552,38 @@ def _convert(value: Any, path: list[str]) -> Any:
 # ---- topics.json -------------------------------------------------------------------------------------------
 
 
-def add_topics(
+def put_topics(
     data: bytes | None,
     topics: Iterable[TopicConfig],
     timestamp: int,
     file: str = "config/topics.json",
     counter_min: int = 0,
+    *,
+    is_change: bool = False,
 ) -> bytes | None:
-    """topics.json with these topics added (TopicConfigManager.createTopicInSendMessageMethod).
+    """topics.json with these topics (TopicConfigManager.updateTopicConfig); None if it has all of them.
 
-    `data` is the present file, None or empty without one; `timestamp` is the clock in ms. Existing topics do
-    not change; if all topics exist, the result is None. The data version is incremented, to `counter_min` at
-    least. Unknown members and the order are kept; a 4.9 file, which has neither attributes nor a state
-    version, gets none. Raises CorruptStoreError for a file that is no topics.json.
+    `data` is the present file, None or empty without one; `timestamp` is the clock in ms. A topic that the
+    file has changes only with `is_change`. The data version is incremented, to `counter_min` at least.
+    Unknown members and the order are kept; a 4.9 file, which has neither attributes nor a state version, gets
+    none. Raises CorruptStoreError for a file that is no topics.json.
     """
     with bean_errors_of(file):
         raw = members(loads(data, file) if data else None, "the file")
         table = dict(members(raw.get("topicConfigTable"), "topicConfigTable"))
         version = dict(members(raw.get("dataVersion"), "dataVersion"))
         old = bool(version) and "stateVersion" not in version
-        added = {
+        put = {
             topic.topic_name: _topic_members(topic, old=old)
             for topic in topics
-            if topic.topic_name not in table
+            if is_change or topic.topic_name not in table
         }
-        if not added:
+        if table | put == table:
             return None
         # The keys of a bean are sorted; existing keys keep their places.
         version = next_version({"counter": 0, "stateVersion": 0} | version if not old else version, timestamp)
         version["counter"] = max(version["counter"], counter_min or version["counter"])
-    return dumps({"dataVersion": version} | raw | {"dataVersion": version, "topicConfigTable": table | added})
+    return dumps({"dataVersion": version} | raw | {"dataVersion": version, "topicConfigTable": table | put})
 
 
 def next_version(version: Mapping[str, Any], timestamp: int) -> dict[str, Any]:

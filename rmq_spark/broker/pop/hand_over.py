@@ -48,8 +48,8 @@ from store_format.message import sysflag
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.group_offsets import (
-    add_subscription_group,
     is_broker_49,
+    put_subscription_group,
     read_committed,
     read_group_offsets,
 )
@@ -130,7 +130,7 @@ def hand_over(
                 error, name.group, shown(name.topic),
             )  # fmt: skip
             return None
-        add_subscription_group(name.opened, name.group, timestamp=now_ms, files=session.files)
+        put_subscription_group(name.opened, name.group, timestamp=now_ms, files=session.files)
     if own or acks:
         messages = pop_record_messages(
             [*own, *acks],

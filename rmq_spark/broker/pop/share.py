@@ -47,8 +47,8 @@ from store_format.files.shared_log import FileLock
 from store_format.files.write import FileWrites
 from store_format.message.encode import StoredMessages, join_columns, stored_messages
 from store_format.metadata.group_offsets import (
-    add_subscription_group,
     is_broker_49,
+    put_subscription_group,
     refuse_foreign_offsets,
     rewrite_config,
 )
@@ -580,7 +580,7 @@ class _OrderMirror:
         if batches is not None:
             if not is_broker_49(Opened(self._root)):
                 # a broker drops the batches of a group that it does not know (autoClean)
-                add_subscription_group(
+                put_subscription_group(
                     Opened(self._root), self._group, timestamp=self._clock_ms(), files=self._files
                 )
             rewrite_config(

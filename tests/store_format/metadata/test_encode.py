@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.read import DECODERS, config_path, read_config
-from store_format.metadata.values import Dialect, TopicConfig, add_topics, dumps, with_integer_keys
+from store_format.metadata.values import Dialect, TopicConfig, dumps, put_topics, with_integer_keys
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.config_shapes import FILES, answers, backup, shapes, table_of
@@ -138,7 +138,7 @@ def test_a_first_topic(data: bytes | None) -> None:
         '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,'
         '\n\t\t"timestamp":1700000000000\n\t},\n\t"topicConfigTable":{\n'
     )
-    assert add_topics(data, [NEW], NOW) == f"{expected}{NEW_MEMBERS}\t}}\n}}".encode()
+    assert put_topics(data, [NEW], NOW) == f"{expected}{NEW_MEMBERS}\t}}\n}}".encode()
 
 
 @pytest.mark.parametrize(
@@ -153,18 +153,18 @@ def test_a_topic_of_a_store_that_has_some(
 ) -> None:
     """The broker's text, but for the data version and the new topic at the end of the table."""
     data = (golden(name) / "config" / "topics.json").read_bytes()
-    added = add_topics(data, [NEW, TopicConfig("Orders")], NOW)
+    added = put_topics(data, [NEW, TopicConfig("Orders")], NOW)
     told = data.decode().replace(f'"counter":{counter}', f'"counter":{counter + 1}')
     told = told.replace(f'"timestamp":{timestamp}', f'"timestamp":{NOW}')
     assert added == (told.removesuffix("\n\t}\n}") + ",\n" + members + "\t}\n}").encode()
-    assert add_topics(added, [NEW], NOW + 1) is None
+    assert put_topics(added, [NEW], NOW + 1) is None
 
 
 def test_what_is_not_known_is_kept() -> None:
     version = b'{"counter":"5","stateVersion":3,"timestamp":1,"y":2}'
     data = b'{"topicConfigTable":{"1":{"perm":2,"x":[1]}},"later":{"7":null},"dataVersion":%b}' % version
     topic = TopicConfig("T", attributes={"message.type": "FIFO"}, unknown={"zone": "z"})
-    added = add_topics(data, [topic], NOW)
+    added = put_topics(data, [topic], NOW)
     assert added is not None
     value = loads(added, "topics.json")
     assert list(value) == ["dataVersion", "topicConfigTable", "later"]
@@ -176,7 +176,7 @@ def test_what_is_not_known_is_kept() -> None:
 
 def test_the_counter_wraps_as_a_long() -> None:
     data = b'{"dataVersion":{"counter":9223372036854775807,"stateVersion":0}}'
-    added = add_topics(data, [NEW], NOW)
+    added = put_topics(data, [NEW], NOW)
     assert added is not None
     assert loads(added, "topics.json")["dataVersion"]["counter"] == -(2**63)
 
@@ -193,7 +193,7 @@ def test_the_counter_wraps_as_a_long() -> None:
 )
 def test_what_is_no_topics_file_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(CorruptStoreError, match=message):
-        add_topics(data, [NEW], NOW)
+        put_topics(data, [NEW], NOW)
 
 
 # ---- the shapes in which people, editors and power losses leave files of `config/` -------------------------

@@ -3,8 +3,16 @@ package rmqlog.interop;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.commons.cli.PosixParser;
+import org.apache.commons.cli.Options;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+import org.apache.rocketmq.tools.command.SubCommand;
+import org.apache.rocketmq.tools.command.consumer.DeleteSubscriptionGroupCommand;
+import org.apache.rocketmq.tools.command.consumer.UpdateSubGroupSubCommand;
+import org.apache.rocketmq.tools.command.topic.DeleteTopicSubCommand;
+import org.apache.rocketmq.tools.command.topic.UpdateTopicSubCommand;
 
 /**
  * `Admin namesrv`: what mqadmin is made of, one command a line until the end of input. The answer to a command is any number of
@@ -17,6 +25,7 @@ public final class Admin {
 
     private Admin(String namesrv) throws Exception {
         Client.configure(admin, namesrv);
+        System.setProperty("rocketmq.namesrv.addr", namesrv); // for mqadmin's own commands
         admin.setAdminExtGroup("interop_admin");
         admin.start();
     }
@@ -31,6 +40,7 @@ public final class Admin {
             case "consume-stats" -> consumeStats(first);
             case "create-topic" -> createTopic(first, words.get(2), Integer.parseInt(words.get(3)));
             case "delete-topic" -> deleteTopic(first, words.get(2), words.get(3));
+            case "mqadmin" -> mqadmin(first, words.subList(2, words.size()));
             default -> throw new IllegalArgumentException("no such command: " + words.get(0));
         }
     }
@@ -45,6 +55,19 @@ public final class Admin {
     private void deleteTopic(String broker, String topic, String namesrv) throws Exception {
         admin.deleteTopicInBroker(java.util.Set.of(broker), topic);
         admin.deleteTopicInNameServer(java.util.Set.of(namesrv), null, topic); // of every cluster; both versions have these arguments
+    }
+
+    /** A command of mqadmin itself, with its own options. */
+    private static void mqadmin(String name, List<String> words) throws Exception {
+        SubCommand command = switch (name) {
+            case "updateTopic" -> new UpdateTopicSubCommand();
+            case "deleteTopic" -> new DeleteTopicSubCommand();
+            case "updateSubGroup" -> new UpdateSubGroupSubCommand();
+            case "deleteSubGroup" -> new DeleteSubscriptionGroupCommand();
+            default -> throw new IllegalArgumentException("no such command of mqadmin: " + name);
+        };
+        Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
+        command.execute(new PosixParser().parse(options, words.toArray(String[]::new)), options, null);
     }
 
     private void topicConfig(String broker, String topic) throws Exception {
