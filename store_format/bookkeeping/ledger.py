@@ -459,6 +459,9 @@ class GivenUp:
     messages are of a topic that was deleted before.
 
     `is_least`: more messages may have been given up, of queues of which nothing showed the end.
+
+    `deleted` are (topic, physical offset) of topics that this project has deleted: their messages up to this
+    offset belong to the deleted topic, also if a topic of this name is created again.
     """
 
     NAME: ClassVar = "given-up.json"  # in `.rmqlog`
@@ -467,6 +470,7 @@ class GivenUp:
     fillers: tuple[tuple[int, int], ...] = ()
     begins: tuple[tuple[str, int, int], ...] = ()
     is_least: bool = False
+    deleted: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
     def read(opened: Opened) -> GivenUp:
@@ -486,12 +490,18 @@ class GivenUp:
         before._replace_by(before.with_more(self), opened, files)
 
     @staticmethod
-    def forget_topics(opened: Opened, topics: Collection[str], files: FileWrites) -> None:
-        """Removes the notes about topics that were deleted: a topic that is created again begins at 0."""
+    def forget_topics(
+        opened: Opened, topics: Collection[str], files: FileWrites, deleted: tuple[tuple[str, int], ...] = ()
+    ) -> None:
+        """Removes the notes about topics that were deleted: a topic that is created again begins at 0.
+
+        `deleted` is noted instead, as the member of this name.
+        """
         before = GivenUp.read(opened)
         left = tuple(each for each in before.messages if each[0] not in topics)
         begins = tuple(each for each in before.begins if each[0] not in topics)
-        before._replace_by(replace(before, messages=left, begins=begins), opened, files)
+        now = replace(before, messages=left, begins=begins).with_more(GivenUp(deleted=deleted))
+        before._replace_by(now, opened, files)
 
     def _replace_by(self, now: GivenUp, opened: Opened, files: FileWrites) -> None:
         if now != self:
@@ -542,6 +552,7 @@ class GivenUp:
             tuple((start, stop) for _, start, stop in _joined(fillers)),
             tuple((*queue, physical) for queue, physical in begins.items()),
             self.is_least or more.is_least,
+            tuple(dict(sorted(self.deleted + more.deleted)).items()),
         )
 
 
@@ -562,6 +573,7 @@ def _given_up(value: Any) -> GivenUp:  # Any: JSON
         tuple((int(start), int(stop)) for start, stop in value["fillers"]),
         tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value["begins"]),
         bool(value.get("is_least", False)),
+        tuple((str(topic), int(physical)) for topic, physical in value.get("deleted", ())),
     )
 
 

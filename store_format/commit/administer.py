@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from store_format.bookkeeping.ledger import GivenUp
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.commitlog.log import open_log
-from store_format.consumequeue.files import FOLDERS, is_queue_id
+from store_format.consumequeue.files import FOLDERS, QueueBounds, is_queue_id
 from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.columns import TEXT, ViewColumn, batch_of
 from store_format.display.text import shown
@@ -310,12 +311,17 @@ class TopicDeletion(Change):
             rewrite_config(config_path(self.opened, name), merge, files)
 
         rewrite(_TOPICS, lambda data, file: without_topics(data, topics, timestamp, file))
+        last: dict[str, int] = {}
+        for queue in self._queues(topics):
+            bounds = _bounds(queue, 0)
+            if bounds is not None:
+                last[queue.topic] = max(last.get(queue.topic, -1), bounds.last_physical_offset)
+        GivenUp.forget_topics(self.opened, topics, files, tuple(last.items()))
         for queue in self._queues(topics):
             _remove_files(queue.directory, files)
         for _, path in self.opened.files.directories(f"{self.opened.path}/{_EXT}", set(topics).__contains__):
             for _, directory in files_at(path).directories(path, is_queue_id):
                 _remove_files(directory, files)
-        GivenUp.forget_topics(self.opened, topics, files)
         if is_old:
             return
         for folder in _FOLDERS:
@@ -340,13 +346,17 @@ def delete_topic(root: str, topic: str, *, options: CommitOptions | None = None)
     return TopicDeletion(opened, topic, options or CommitOptions())
 
 
+def _bounds(queue: FiledQueue, log_min: int) -> QueueBounds | None:
+    """Where the queue begins and ends; None for one without files, and for damaged ones."""
+    with suppress(StoreError):
+        return queue.bounds(log_min)
+    return None
+
+
 def _messages(queue: FiledQueue, log_min: int) -> str:
-    try:
-        bounds = queue.bounds(log_min)
-    except StoreError:
-        return "unknown: the files of the queue are damaged"
+    bounds = _bounds(queue, log_min)
     if bounds is None or bounds.min_offset == bounds.max_offset:
-        return "0"
+        return "0" if bounds is not None else "unknown"
     first, stop = bounds.min_offset, bounds.max_offset
     return f"{stop - first:,}: offsets {first} to {stop - 1}"
 

@@ -407,7 +407,7 @@ class StoredTopics:
             return lambda topic: 0
         if not topics or self.has_rocksdb_config:  # a broker's topics.json is never empty
             return lambda topic: 0
-        created: dict[str, int] = {}
+        created, noted = dict[str, int](), dict(GivenUp.known(self.opened).deleted)
         if journal is not None:
             continued = {
                 topic for (topic, _), base in zip(journal.queues, journal.queue_bases, strict=True) if base
@@ -423,7 +423,7 @@ class StoredTopics:
             if topic in created:
                 return created[topic]
             if topic in topics or topics.is_backup or is_light_queue(topic) or self.is_of_system(topic):
-                return 0
+                return noted.get(topic, -1) + 1
             return 0 if self.has_directory(topic) or topic in self.kept() else OFFSET_MAX
 
         return end
