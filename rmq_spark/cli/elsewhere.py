@@ -37,6 +37,11 @@ BY_TOOL: dict[str, dict[str, str]] = {
         "printMsg": "head STORE --topic TOPIC",
         "printMsgByQueue": "head STORE --topic TOPIC --queue QUEUE",
         "consumeMessage": "head STORE --topic TOPIC --queue QUEUE --offset OFFSET",
+        "updateTopic": "topic STORE TOPIC",
+        "updateTopicPerm": "topic STORE TOPIC",
+        "deleteTopic": "topic STORE TOPIC --delete",
+        "updateSubGroup": "group STORE GROUP",
+        "deleteSubGroup": "group STORE GROUP --delete",
         "deleteExpiredCommitLog": "clean STORE --file-reserved-time HOURS",
         "cleanExpiredCQ": "clean STORE --file-reserved-time HOURS",
         "exportMetadata": "groups STORE -o json",
@@ -53,15 +58,6 @@ BY_TOOL: dict[str, dict[str, str]] = {
         "describe topic": "ls STORE -l --topic TOPIC",
         "describe group": "lag STORE -l --group GROUP",
         "list": "ls STORE",
-        "topic": "ls STORE",
-        "topic list": "ls STORE",
-        "topic describe": "ls STORE -l --topic TOPIC",
-        "topic consume": "tail STORE -f --topic TOPIC",
-        "topic trim-prefix": "clean STORE --file-reserved-time HOURS",
-        "group": "groups STORE",
-        "group list": "groups STORE",
-        "group describe": "lag STORE -l --group GROUP",
-        "group seek": "offsets STORE GROUP --to-time TIME",
         "cluster": "info STORE",
         "cluster info": "info STORE",
         "cluster metadata": "info STORE",
@@ -123,7 +119,7 @@ _NO_ANSWER: dict[str, str] = {
     "schema": "a store has no schemas of bodies; docs/columns.md has the columns of messages",
 }
 _OF_A_BROKER = """
-    updateTopic deleteTopic updateSubGroup deleteSubGroup updateTopicPerm updateTopicList updateSubGroupList
+    updateTopicList updateSubGroupList
     setConsumeMode updateOrderConf updateStaticTopic remappingStaticTopic cleanUnusedTopic addBroker
     removeBroker updateBrokerConfig getBrokerConfig getNamesrvConfig updateNamesrvConfig updateKvConfig
     deleteKvConfig wipeWritePerm addWritePerm resetMasterFlushOffset sendMessage sendMsgStatus checkMsgSendRT
@@ -134,12 +130,6 @@ _OF_A_BROKER = """
 """
 # In lower case -> the command of mqadmin that asks a running broker or name server.
 MQADMIN: dict[str, str] = {word.lower(): word for word in _OF_A_BROKER.split()} | {
-    "topic create": "updateTopic",
-    "topic add-partitions": "updateTopic",
-    "topic alter-config": "updateTopic",
-    "topic delete": "deleteTopic",
-    "topic produce": "sendMessage",
-    "group delete": "deleteSubGroup",
     "-p": "sendMessage",
     "produce": "sendMessage",
     "publish": "sendMessage",
@@ -179,7 +169,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "-s": ("TIME",),
     "--timestamp": ("TIME",),
 }
-_CONSUMERS = ("-c", "consume", "topic consume", "kafka-console-consumer.sh")
+_CONSUMERS = ("-c", "consume", "kafka-console-consumer.sh")
 _READS_TO_END = ("-e", "--exit")
 _SAFE = re.compile(r"[\w.:/%+@-]+")
 
@@ -193,8 +183,8 @@ def advice_for(words: Sequence[str]) -> str:
     'use rmqlog lag STORE --group CG'
     >>> advice_for(["-C", "-t", "Orders", "-p", "2", "-o", "-5", "-e"])
     'use rmqlog tail STORE --topic Orders --queue 2 -n 5'
-    >>> advice_for(["topic", "create", "Orders"])
-    'needs a running broker: mqadmin updateTopic'
+    >>> advice_for(["sendMessage", "-t", "Orders"])
+    'needs a running broker: mqadmin sendMessage'
     """
     for count in (2, 1):
         word, more = " ".join(words[:count]).lower(), words[count:]

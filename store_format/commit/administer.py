@@ -23,6 +23,7 @@ import pyarrow as pa
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
+from store_format.commit.unsupported import StoreRefusals
 from store_format.commitlog.log import open_log
 from store_format.consumequeue.files import FOLDERS, QueueBounds, is_queue_id
 from store_format.consumequeue.units import FiledQueue, list_queues
@@ -68,7 +69,9 @@ from store_format.survey.fates import StoredTopics
 
 CHANGE_COLUMNS = (
     ViewColumn("file", TEXT, "The file or directory of the store that changes."),
-    ViewColumn("name", TEXT, "The topic or the group; in a file of offsets `topic@group`."),
+    ViewColumn(
+        "name", TEXT, "The topic, the group, a queue (`topic-queueId`), or whose offsets (`topic@group`)."
+    ),
     ViewColumn("field", TEXT, "What changes of it."),
     ViewColumn("before", TEXT, "The value now; null if there is none."),
     ViewColumn("after", TEXT, "The new value; null if it is removed."),
@@ -207,6 +210,7 @@ def change_topic(
     that a broker refuses, for a system topic, and for a topic that exists (`create`) or does not.
     """
     _check_topic(topic)
+    StoreRefusals(Opened(root)).refuse_store()
     given = {
         "read_queue_nums": read_queues,
         "write_queue_nums": write_queues,
@@ -276,7 +280,7 @@ class TopicDeletion(Change):
             found = True
             messages = _messages(queue, log_min)
             place = f"{FOLDERS[queue.kind]}/{queue.topic}/{queue.queue_id}"
-            yield place, queue.topic, "messages", messages, None
+            yield place, f"{queue.topic}-{queue.queue_id}", "messages", messages, None
         if is_broker_49(self.opened):
             if not found:
                 raise _no_such(self.opened, "topic", self.name, known)
@@ -339,6 +343,7 @@ def delete_topic(root: str, topic: str, *, options: CommitOptions | None = None)
     """
     _check_topic(topic, is_new=False)
     opened = Opened(root)
+    StoreRefusals(opened).refuse_store()
     if topic in (read_queue_mappings(opened) or ()):
         raise UnsupportedFormatError(
             f"{opened}: topic {topic} is static: delete it with its broker (mqadmin)"
@@ -428,6 +433,7 @@ def change_group(
     or does not.
     """
     _check_group(group, is_new=create)
+    StoreRefusals(Opened(root)).refuse_store()
     given = {
         "retryMaxTimes": retry_max_times,
         "consumeMessageOrderly": order,
@@ -496,6 +502,7 @@ def delete_group(
 ) -> GroupDeletion:
     """Deletes the group. Raises OptionError for a system group, and for one that the store does not have."""
     _check_group(group, is_new=False)
+    StoreRefusals(Opened(root)).refuse_store()
     return GroupDeletion(Opened(root), group, options or CommitOptions(), remove_offset)
 
 

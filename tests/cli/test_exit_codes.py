@@ -44,6 +44,8 @@ OTHERS = {
     "dump",
     "recover",
     "report",
+    "topic",
+    "group",
     "services",
     "clean",
     "doctor",

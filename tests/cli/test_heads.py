@@ -45,6 +45,8 @@ TABLES: tuple[tuple[str, ...], ...] = (
     ("delay-tx-5.5.0", "kind", "delay", *NOW),
     ("delay-tx-5.5.0", "state", "half", *NOW),
     ("crash-torn-5.5.0", "part", "recover"),
+    ("basic-5.5.0", "file", "topic", "Orders", "--delete"),
+    ("basic-5.5.0", "field", "group", "CG_some"),
     ("delay-tx-5.5.0", "service", "services", "--once"),
     ("cleaned-5.5.0", "kind", "clean", "--file-reserved-time", "1"),
     ("cleaned-5.5.0", "group", "clean", "--file-reserved-time", "1", "--unread"),

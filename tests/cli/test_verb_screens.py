@@ -75,6 +75,15 @@ RUNS: dict[str, list[tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("crash-torn-5.5.0", (), ()),
         ("basic-5.5.0", ("remove index",), ()),
     ],
+    "topic": [
+        ("basic-5.5.0", (), ("Orders",)),
+        ("basic-5.5.0", (), ("Payments", "--create", "--message-type", "FIFO")),
+        ("pop-5.5.0", (), ("PopWork", "--delete")),
+    ],
+    "group": [
+        ("basic-5.5.0", (), ("CG_some", "--retry-max-times", "3", "--no-consume")),
+        ("retry-dlq-5.5.0", (), ("CG_fail", "--delete", "--remove-offset")),
+    ],
     "services": [("basic-5.5.0", (), ("--once", "--only", "flush"))],
     "clean": [("cleaned-5.5.0", (), ("--file-reserved-time", "1", "--unread"))],
     "doctor": [],  # says what is installed here

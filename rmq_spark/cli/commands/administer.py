@@ -32,10 +32,10 @@ _QUEUES = click.IntRange(1, 1 << 14)
 @click.option("--create", is_flag=True, help="Create the topic; without options 8 queues, perm RW.")
 @click.option("--read-queues", type=_QUEUES, help="readQueueNums: consumers read the queues below it.")
 @click.option("--write-queues", type=_QUEUES, help="writeQueueNums: producers write to the queues below it.")
-@click.option("--perm", type=click.Choice(list(_PERMS), case_sensitive=False), help="Read and write.")
+@click.option("--perm", type=click.Choice(list(_PERMS)), help="Whether consumers read and producers write.")
 @click.option(
     "--message-type",
-    type=click.Choice(["NORMAL", "FIFO", "DELAY", "TRANSACTION"], case_sensitive=False),
+    type=click.Choice(["NORMAL", "FIFO", "DELAY", "TRANSACTION"]),
     help="The attribute message.type, from 5.0 on.",
 )
 @click.option("--delete", is_flag=True, help="Delete the topic and its queues.")
@@ -71,7 +71,7 @@ def topic_(
     values = {
         "read_queues": read_queues,
         "write_queues": write_queues,
-        "perm": None if perm is None else _PERMS[perm.upper()],
+        "perm": None if perm is None else _PERMS[perm],
         "message_type": message_type,
     }
     _refuse_both(create, delete, values)
