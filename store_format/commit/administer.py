@@ -70,7 +70,7 @@ from store_format.survey.fates import StoredTopics
 CHANGE_COLUMNS = (
     ViewColumn("file", TEXT, "The file or directory of the store that changes."),
     ViewColumn(
-        "name", TEXT, "The topic, the group, a queue (`topic-queueId`), or whose offsets (`topic@group`)."
+        "name", TEXT, "The topic or group, a queue (`topic-queueId`), or whose offsets (`topic@group`)."
     ),
     ViewColumn("field", TEXT, "What changes of it."),
     ViewColumn("before", TEXT, "The value now; null if there is none."),

@@ -120,7 +120,7 @@ def test_words_of_other_tools_are_answered_in_a_line(rmqlog: Runner) -> None:
     ):
         assert f"; use rmqlog {ours}; see" in rmqlog.fails(2, "-C", *typed.split())
     assert "needs a running broker: mqadmin sendMessage" in rmqlog.fails(2, "-P")
-    assert "'Topic2'; the commands are info" in rmqlog.fails(2, "Topic2")
+    assert "'Payload2'; the commands are info" in rmqlog.fails(2, "Payload2")
 
 
 def test_a_word_that_is_near_to_no_command_gets_no_command(rmqlog: Runner) -> None:
