@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
+from rmq_spark.cli.main import main
 from store_format.metadata.read import read_topics
 from store_format.opened.store import Opened
 from tests.support.cli_runs import Runner
+from tests.support.doc_pages import blocks, read_page
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.writes import held
 
@@ -98,3 +101,17 @@ def test_a_store_in_use_is_refused(rmqlog: Runner, copy_of: Golden) -> None:
         assert rmqlog("topic", root, "Orders", "--perm", "R", "--apply").code == 6
         assert rmqlog("group", root, "CG_some", "--no-consume", "--apply").code == 6
         assert rmqlog("topic", root, "Orders", "--perm", "R").code == 0
+
+
+def test_the_commands_of_the_page_work(copy_of: Golden) -> None:
+    root = copy_of("basic-5.5.0")
+    section = read_page("services.md").partition("## Topics and groups")[2].partition("\n## ")[0]
+    commands, code = list(blocks(section))
+    for line in commands.text.splitlines():
+        assert main(shlex.split(line.replace("/data/store", str(root)))[1:]) == 0, line
+    assert "Payments" not in (read_topics(Opened(str(root))) or ())
+    exec(code.text.replace("/data/store", str(root)), {})  # the page's own lines
+    topics = read_topics(Opened(str(root)))
+    assert topics is not None
+    assert topics["Orders"].read_queue_nums == 16
+    assert "Audit" not in topics
