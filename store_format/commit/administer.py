@@ -12,6 +12,7 @@ retry topics of pop that go with a topic.
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -20,12 +21,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from store_format.bookkeeping.journal import State, Writing
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.commit.unsupported import StoreRefusals
 from store_format.commitlog.log import open_log
-from store_format.consumequeue.files import FOLDERS, QueueBounds, is_queue_id
+from store_format.consumequeue.files import FOLDERS, is_queue_id
 from store_format.consumequeue.units import FiledQueue, list_queues
 from store_format.display.columns import TEXT, ViewColumn, batch_of
 from store_format.display.text import shown
@@ -117,7 +119,9 @@ class Change:
 
     def remarks(self) -> list[str]:
         """What the change does not touch, or what consumers will miss; sentences without a full stop."""
-        return []
+        if State.of(self.opened, None).writing is not Writing.REPAIR:
+            return []
+        return [f"warning: {self.opened} was not shut down: --apply recovers it first, as every write does"]
 
     def apply(self, *, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> pa.Table:
         """Writes the change, if it changes anything, and returns its table.
@@ -171,10 +175,14 @@ class TopicChange(Change):
 
     def remarks(self) -> list[str]:
         before, after = self._before_and_after()
+        said = Change.remarks(self)
         if before is None or len(after.read_queue_ids) >= len(before.read_queue_ids):
-            return []
+            return said
         begin, stop = len(after.read_queue_ids), len(before.read_queue_ids)
-        return [f"consumers get no more messages of the queues {begin} to {stop - 1}; they stay in the store"]
+        return [
+            *said,
+            f"consumers get no more messages of the queues {begin} to {stop - 1}; they stay in the store",
+        ]
 
     def stored(self) -> dict[str, str]:
         before, _ = self._before_and_after()
@@ -302,7 +310,8 @@ class TopicDeletion(Change):
     def remarks(self) -> list[str]:
         is_old = is_broker_49(self.opened)
         groups = sorted({group for topic, group in self._offset_keys() if topic == self.name})
-        said = ["the messages stay in the commitlog until retention deletes them, and no consumer gets them"]
+        said = Change.remarks(self)
+        said += ["the messages stay in the commitlog until retention deletes them, and no consumer gets them"]
         if is_old and groups:
             count = _counted(len(groups), "group")
             said.append(f"the offsets of {count} stay, as with a 4.9 broker: a new topic begins at offset 0")
@@ -314,12 +323,13 @@ class TopicDeletion(Change):
         def rewrite(name: str, merge: Callable[[bytes | None, str], bytes | None]) -> None:
             rewrite_config(config_path(self.opened, name), merge, files)
 
+        GivenUp.read(self.opened)  # raises before the first write
         rewrite(_TOPICS, lambda data, file: without_topics(data, topics, timestamp, file))
         last: dict[str, int] = {}
         for queue in self._queues(topics):
-            bounds = _bounds(queue, 0)
-            if bounds is not None:
-                last[queue.topic] = max(last.get(queue.topic, -1), bounds.last_physical_offset)
+            with suppress(StoreError):  # of damaged files; the others of the topic show an end
+                if (bounds := queue.bounds(0)) is not None:
+                    last[queue.topic] = max(last.get(queue.topic, -1), bounds.last_physical_offset)
         GivenUp.forget_topics(self.opened, topics, files, tuple(last.items()))
         for queue in self._queues(topics):
             _remove_files(queue.directory, files)
@@ -351,17 +361,13 @@ def delete_topic(root: str, topic: str, *, options: CommitOptions | None = None)
     return TopicDeletion(opened, topic, options or CommitOptions())
 
 
-def _bounds(queue: FiledQueue, log_min: int) -> QueueBounds | None:
-    """Where the queue begins and ends; None for one without files, and for damaged ones."""
-    with suppress(StoreError):
-        return queue.bounds(log_min)
-    return None
-
-
 def _messages(queue: FiledQueue, log_min: int) -> str:
-    bounds = _bounds(queue, log_min)
+    try:
+        bounds = queue.bounds(log_min)
+    except StoreError:
+        return "unknown: damaged files"
     if bounds is None or bounds.min_offset == bounds.max_offset:
-        return "0" if bounds is not None else "unknown"
+        return "0"
     first, stop = bounds.min_offset, bounds.max_offset
     return f"{stop - first:,}: offsets {first} to {stop - 1}"
 
@@ -476,11 +482,13 @@ class GroupDeletion(Change):
         topics = [
             name for name in (retry_topic(self.name), dead_letter_topic(self.name)) if name in (known or ())
         ]
-        said = [] if self.remove_offset else ["the group's offsets stay; --remove-offset removes them too"]
-        return said + [
-            f"the topic {name} stays, as with mqadmin deleteSubGroup -b: rmqlog topic STORE {name} --delete"
-            for name in topics
-        ]
+        said = Change.remarks(self)
+        if not self.remove_offset:
+            said.append("the group's offsets stay; --remove-offset removes them too")
+        for name in topics:
+            command = f"rmqlog topic STORE {shlex.quote(name)} --delete"
+            said.append(f"the topic {name} stays, as with mqadmin deleteSubGroup -b: {command}")
+        return said
 
     def write(self, files: FileWrites, timestamp: int) -> None:
         rewrite_config(

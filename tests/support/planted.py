@@ -23,6 +23,8 @@ class Planted(NamedTuple):
     tests: tuple[str, ...]
 
 
+_ADMINISTER = "tests/store_format/commit/test_administer.py"
+
 PLANTED = (
     # ---- the format ----------------------------------------------------------------------------------------
     Planted(
@@ -408,5 +410,19 @@ PLANTED = (
         "(1 << powers) - 1, buckets)",
         "1 << powers, buckets)",
         ("tests/rmq_spark/charts/test_charts.py::test_delays_are_counted_between_their_bounds",),
+    ),
+    Planted(
+        "A 5.x topic that is deleted takes its retry topics of pop along.",
+        "store_format/commit/administer.py",
+        "return [self.name, *dict.fromkeys(found)]",
+        "return [self.name]",
+        (f"{_ADMINISTER}::test_a_5_x_topic_takes_its_offsets_and_retry_topics_of_pop_along",),
+    ),
+    Planted(
+        "The messages of a topic that was deleted stay deleted when the topic is created again.",
+        "store_format/survey/fates.py",
+        "return noted.get(topic, -1) + 1",
+        "return 0",
+        (f"{_ADMINISTER}::test_a_topic_that_is_deleted_and_created_again_begins_at_0",),
     ),
 )

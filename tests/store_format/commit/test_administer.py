@@ -22,6 +22,7 @@ from store_format.commit.administer import (
 from store_format.commit.options import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import (
+    CorruptStoreError,
     OptionError,
     StoreError,
     StoreInUseError,
@@ -182,7 +183,12 @@ def test_a_topic_that_is_deleted_and_created_again_begins_at_0(root: Path) -> No
 
 def test_a_5_x_topic_takes_its_offsets_and_retry_topics_of_pop_along(copy_of: Golden) -> None:
     root = copy_of("pop-5.5.0")
+    metrics = root / "config/timermetrics"
+    counted = '"timingCount":{"PopWork":{"count":1,"timeStamp":5},'
+    plain = metrics.read_text()
+    metrics.write_text(plain.replace('"timingCount":{', counted))
     _apply(delete_topic(str(root), "PopWork"))
+    assert metrics.read_text() == plain
     assert {"PopWork", "%RETRY%CG_pop_PopWork"}.isdisjoint(_topics(root))
     assert sorted(path.name for path in (root / "consumequeue").iterdir() if "PopWork" in path.name) == []
     assert read_group_offsets(Opened(str(root)), "CG_pop") == {}
@@ -197,6 +203,24 @@ def test_a_4_9_topic_leaves_its_offsets_and_an_empty_directory(copy_of: Golden) 
     _apply(deletion)
     assert (root / "config/consumerOffset.json").read_bytes() == offsets
     assert list((root / "consumequeue/Orders").iterdir()) == []
+
+
+def test_notes_that_cannot_be_read_stop_a_deletion_before_its_first_write(root: Path) -> None:
+    append(root, numbered("T", 0, 4), options=_FOUR)
+    (root / ".rmqlog/given-up.json").write_text("{")
+    with pytest.raises(CorruptStoreError):
+        _apply(delete_topic(str(root), "T"))
+    assert "T" in _topics(root)
+
+
+def test_a_crashed_store_is_recovered_first_and_the_preview_says_so(copy_of: Golden) -> None:
+    root = copy_of("crash-5.5.0")
+    change = change_topic(str(root), "Payments", create=True)
+    (said,) = change.remarks()
+    assert said.endswith("was not shut down: --apply recovers it first, as every write does")
+    _apply(change)
+    assert "Payments" in _topics(root)
+    assert change_topic(str(root), "Payments").remarks() == []
 
 
 def test_links_are_not_followed(root: Path, tmp_path: Path) -> None:
