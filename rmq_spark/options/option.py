@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from store_format.display.instants import number_advice
 from store_format.display.rows import iso_utc
 from store_format.errors import OptionError
 from store_format.files import paths
@@ -63,9 +64,6 @@ _SIZE_UNITS = {
 _ISO = re.compile(
     r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII | re.IGNORECASE
 )
-_DAY = re.compile(
-    r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?:([01]\d|2[0-3])([0-5]\d)([0-5]\d)?)?", re.ASCII
-)  # 20261129, 202611290900, 20261129090000
 _BELOW_MICROSECONDS = re.compile(r"\.\d{6}0*[1-9]", re.ASCII)
 _RELATIVE = re.compile(r"-\s*(\d+\s*[a-z]+\s*)+", re.ASCII)
 _DURATION = re.compile(r"(\d+\s*[a-z]+\s*)+", re.ASCII)
@@ -292,7 +290,7 @@ def timestamp_ms(
     if re.fullmatch("[0-9]+", word):
         if len(word) > 19 or int(word) > _LONG_MAX:
             raise given.error(expected, found)
-        advice = _number_advice(word)
+        advice = number_advice(word)
         if advice:
             raise given.error(expected, found, advice)
         return int(word)
@@ -316,16 +314,6 @@ def _time_part_ms(error: OptionError, digits: str, unit: str) -> int:
     if unit not in _TIME_UNITS_MS or len(digits) > 15:
         raise error
     return int(digits) * _TIME_UNITS_MS[unit]
-
-
-def _number_advice(word: str) -> str:
-    """What a number means that is no time of a message, in ms: a date, or seconds. "" for ms."""
-    day = _DAY.fullmatch(word)
-    if day is not None:
-        return f"this would be in ms; a date is {day[1]}-{day[2]}-{day[3]}" + (
-            f"T{day[4]}:{day[5]}:{day[6] or '00'}Z" if day[4] else ""
-        )
-    return f"these are seconds; in milliseconds: {word}000" if 10**9 <= int(word) < 10**10 else ""
 
 
 def _time_advice(word: str) -> str:

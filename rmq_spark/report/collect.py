@@ -33,7 +33,7 @@ from store_format.metadata.read import BrokerConf, read_broker_conf
 from store_format.read.store import Store
 from store_format.views.files import FILE_COLUMNS
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS
-from store_format.views.registry import view_table
+from store_format.views.registry import refuse_no_ms, view_table
 from store_format.views.retention import deletion_ms
 
 AFFECTED_COLUMNS = (
@@ -101,6 +101,7 @@ def report(
     Example: `report("/data/store").start.may`.
     """
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    refuse_no_ms(now_ms)
     if isinstance(broker_conf, str):  # an error before the store is read
         broker_conf = read_broker_conf(broker_conf)
     with unheard():  # what a read leaves out is among the problems

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from store_format.display.instants import number_advice
 from store_format.errors import OptionError
 from store_format.files.read import all_answered
 from store_format.metadata.read import BrokerConf
@@ -69,6 +70,15 @@ def view_named(name: str) -> View:
     raise OptionError(f"there is no view {name!r}; {did_you_mean(name, _BY_NAME, 'views')}")
 
 
+def refuse_no_ms(now_ms: object) -> None:
+    """Raises OptionError if `now_ms` is no time in ms since 1970, such as a year or seconds."""
+    if isinstance(now_ms, bool) or not isinstance(now_ms, int) or now_ms < 0:
+        raise OptionError(f"now_ms: expected ms since 1970, found {now_ms!r}")
+    advice = number_advice(str(now_ms))
+    if advice:
+        raise OptionError(f"now_ms: expected ms since 1970, found {now_ms}; {advice}")
+
+
 def view_batches(
     store: Store,
     name: str,
@@ -83,9 +93,8 @@ def view_batches(
             f"the view {name} compares stores; use rmqlog diff, the method diff of the store, or in Spark "
             "the option otherPath"
         )
-    now: object = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    if not isinstance(now, int) or now < 0:
-        raise OptionError(f"now_ms: expected ms since 1970, found {now_ms!r}")
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    refuse_no_ms(now)
     with all_answered():
         yield from view.rows(store, now, broker_conf)
 

@@ -92,6 +92,14 @@ def test_the_lives_of_the_messages_with_a_key(store: LogStore) -> None:
         (lambda store: store.messages("Jobs", since=20261129), "in ms; a date is 2026-11-29"),
         (lambda store: store.find(until=1796000000), "in milliseconds: 1796000000000"),
         (lambda store: store.find(until=202611290915), "a date is 2026-11-29T09:15:00Z"),
+        (lambda store: store.messages("Jobs", since=1796000000123456789), "in milliseconds: 1796000000123"),
+        (lambda store: store.messages("Jobs", since=2026), "a date is 2026-01-01"),
+        (
+            lambda store: store.view("lag", now_ms=1796000000),
+            "now_ms: expected ms since 1970, found 1796000000;",
+        ),
+        (lambda store: store.view("lag", now_ms=2026), "a date is 2026-01-01"),
+        (lambda store: charts.delayed(store, now_ms=1796000000), "in milliseconds: 1796000000000"),
         (lambda store: store.find(since=True), "since: expected a text, ms since 1970, a date"),
         (lambda store: store.messages("Jobs", since=1.5), "since: expected a text, ms since 1970, a date"),
         (

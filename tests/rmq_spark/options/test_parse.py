@@ -165,6 +165,11 @@ def test_times(value: str, ms: int) -> None:
         ("20261129", "; this would be in ms; a date is 2026-11-29"),
         ("202611290915", "; this would be in ms; a date is 2026-11-29T09:15:00Z"),
         ("20261129091501", "; this would be in ms; a date is 2026-11-29T09:15:01Z"),
+        ("2026", "; this would be in ms; a date is 2026-01-01"),
+        ("202611", "; this would be in ms; a date is 2026-11-01"),
+        ("1795910400", "; these are seconds; in milliseconds: 1795910400000"),
+        ("1795910400123456", "; these are microseconds; in milliseconds: 1795910400123"),
+        ("1795910400123456789", "; these are nanoseconds; in milliseconds: 1795910400123"),
     ],
 )
 def test_what_is_no_time_is_refused(value: str, advice: str) -> None:
