@@ -46,6 +46,7 @@ ROOMS = [
                 "write",
                 "broker",
                 "client",
+                "seen_names",
                 "python_search",
                 "store",
                 "charts",

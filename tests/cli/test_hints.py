@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.cli import hints
+from rmq_spark import seen_names
 from tests.support.cli_runs import Runner
 from tests.support.fixtures import Golden
 
@@ -108,13 +108,13 @@ def test_a_body_search_counts_them_too(rmqlog: Runner, golden: Golden) -> None:
 
 def test_a_hint_reads_few_messages(rmqlog: Runner, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where more would have to be read, the hint says what it knows."""
-    monkeypatch.setattr(hints, "LOOKED_AT_MAX", 200)
+    monkeypatch.setattr(seen_names, "LOOKED_AT_MAX", 200)
     said = rmqlog("find", golden(STORE), "id-", "-t", "Orders").err
     assert "; keys are whole and case-sensitive: " in said
     assert " of the newest 200 messages begin" in said
     said = rmqlog("find", golden(STORE), "-t", "Orders", "--where", "tags = 'x'").err
     assert "; none of the newest 200 messages has a property tags, did you mean TAGS?" in said
-    monkeypatch.setattr(hints, "LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(seen_names, "LOOKED_AT_MAX", 3)
     said = rmqlog("head", golden(RETRIED), "--tag", "TagA").err
     assert said == "rmqlog: system topics were not searched; to search them, too: -a\n"
 
