@@ -1,17 +1,20 @@
-"""What `find` and `trace` in Python take: the checks of their arguments, and searches for several keys."""
+"""What `messages`, `find` and `trace` in Python take: the checks of their arguments, searches for several
+keys, and warnings of what no message has.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rmq_spark.seen_names import Spelling, hint_of_nothing, missing_tags
 from store_format.errors import OptionError
-from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, decode_options_of
+from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 from store_format.names import KEYS, TAGS, TRACE_PREFIXES, UNIQ_KEY, did_you_mean, is_system_topic
 from store_format.read.choice import MessageChoice
 from store_format.search.look_up import Found, How, Searched, look_up
@@ -56,43 +59,47 @@ def refuse_other_id(message_id: object) -> None:
 
 
 def tags_of(tags: object) -> frozenset[str] | None:
-    """The tags of the argument `tags`: a list of texts; None for no choice.
+    """The tags of the argument `tags`: a list of texts; None for no choice, as an empty list is.
 
     Raises OptionError for another value: of a text, each letter would be a tag, and `a || b` is how RocketMQ
     writes two tags.
     """
     if tags is None:
         return None
+    given = [tags] if isinstance(tags, str) else [*tags] if isinstance(tags, Iterable) else []
+    if "*" in given:
+        raise OptionError(f"tags: expected tags, found {tags!r}; for all messages, leave tags out")
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        example = (
-            [part.strip() for part in re.split(r"\|\||,", tags)]
-            if isinstance(tags, str)
-            else ["paid", "shipped"]
-        )
+        example = _parts(tags) if isinstance(tags, str) else ["paid", "shipped"]
         raise OptionError(f"tags: expected a list of tags, found {tags!r}; write tags={example}")
-    tags = frozenset(tags)
-    several = next((tag for tag in tags if isinstance(tag, str) and "||" in tag), None)
-    if several is not None:
-        parts = [part.strip() for part in several.split("||")]
-        raise OptionError(f"tags: expected one tag in each text, found {several!r}; write tags={parts}")
-    return tags
+    for tag in given:
+        if not isinstance(tag, str):
+            raise OptionError(f"tags: expected a list of texts, found {tag!r} in it")
+        if "||" in tag:
+            raise OptionError(f"tags: expected one tag in each text, found {tag!r}; write tags={_parts(tag)}")
+    return frozenset(given) or None
 
 
-def refuse_words(tags: object, key: object) -> None:
-    """Raises OptionError for tags that are no list, and for a key that is no text."""
-    tags_of(tags)
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, re.split(r"\|\||,", text)) if part]
+
+
+def refuse_keys(key: object) -> None:
+    """Raises OptionError for a key that is no text."""
     keys = keys_of(key)
     if key is not None and not isinstance(key, str):
         raise OptionError(f"key: messages takes one key, found {keys!r}; find(key=[…]) takes several")
 
 
-def refuse_topic_and_columns(topic: object, columns: object) -> None:
-    """Raises OptionError for a topic that is no text, and for columns that are no list."""
-    if not (topic is None or isinstance(topic, str)):
-        raise OptionError(f"topic: expected a topic or a pattern such as 'Order*', found {topic!r}")
-    if isinstance(columns, str):
-        example = f"columns=[{columns!r}]"
-        raise OptionError(f"columns: expected a list of columns, found {columns!r}; write {example}")
+def refuse_columns(columns: object) -> None:
+    """Raises OptionError for columns that are no list of known columns."""
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        example = _parts(columns) if isinstance(columns, str) else ["keys", "body"]
+        raise OptionError(f"columns: expected a list of columns, found {columns!r}; write columns={example}")
+    unknown = next((name for name in columns if name not in COLUMNS), None)
+    if unknown is not None:
+        hint = did_you_mean(str(unknown), COLUMNS, "columns", listed_max=len(COLUMNS))
+        raise OptionError(f"columns: unknown column {unknown!r}; {hint}")
 
 
 def warn_of_columns(names: Iterable[str]) -> None:
@@ -140,30 +147,85 @@ def refuse_unknown_arguments(names: Iterable[str]) -> None:
         raise OptionError(f"find: unknown argument {unknown!r}; {hint}")
 
 
-# ---- several keys ------------------------------------------------------------------------------------------
+# ---- warnings of what no message has -----------------------------------------------------------------------
+
+_SPELLING = Spelling(
+    any_tag=lambda tags: f"tags={list(tags)}", with_part=lambda part: f"where=\"KEYS CONTAINS '{part}'\""
+)
 
 
-def find(
-    store: Store,
+def warn_of_nothing(name: str, stores: Sequence[Store], choice: MessageChoice, count: int) -> None:
+    """Warns of tags, properties and a key that no message has; `count` messages match. `name` is the method.
+
+    The sentences are those of `rmqlog`. A property that is a column has its warning: `warn_of_columns`.
+    """
+    sentences = missing_tags(stores, choice, _SPELLING)
+    words = () if choice.key is None else (choice.key,)
+    if not count and not any(each in COLUMNS for each in getattr(choice.where, "names", ())):
+        hint = hint_of_nothing(stores, choice, words, _SPELLING)
+        if hint or words:
+            sentences.append(f"no message matches{hint}")
+    for sentence in sentences:
+        _log.warning("%s: %s", name, sentence)
+
+
+# ---- searches, for several keys, too -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search of `find`: the messages that `choice` chooses, with any of the `keys` if there are some."""
+
+    choice: MessageChoice
+    keys: tuple[str, ...]
+    how: How
+
+    def run(self, stores: Sequence[Store]) -> list[Found]:
+        """What was found in each store. Warns of what no message of all stores has.
+
+        A missing key is said without a look at other keys: programs ask for many keys.
+        """
+        found = [[look_up(store, choice, self._wider) for choice in self._choices] for store in stores]
+        for i, key in enumerate(self.keys):
+            if not any(len(of_store[i].table) for of_store in found):
+                _log.warning("find: no message that matches has the key %r", key)
+        merged = [_merged(of_store, self.how.columns) for of_store in found]
+        count = sum(len(each.table) for each in merged)
+        if not self.keys:
+            choice = replace(self.choice, include_system_topics=not self.choice.has_topics)
+            warn_of_nothing("find", stores, choice, count)
+        return merged
+
+    @property
+    def _choices(self) -> list[MessageChoice]:
+        return [replace(self.choice, key=key) for key in self.keys] or [self.choice]
+
+    @property
+    def _wider(self) -> How:
+        """The search with the columns that tell one message from another."""
+        return (
+            replace(self.how, columns=tuple(dict.fromkeys((*self.how.columns, *_ORDER))))
+            if (len(self.keys) > 1)
+            else self.how
+        )
+
+
+def search_of(
+    topics: tuple[str, ...],
     since_ms: int | None,
     until_ms: int | None,
     where: PropertyFilter | None,
-    misses: list[str],
     *,
     key: str | Sequence[str] | None = None,
     message_id: str | None = None,
-    topics: tuple[str, ...] = (),
     tags: Sequence[str] | None = None,
     body: str | None = None,
     columns: Sequence[str] = DEFAULT_COLUMNS,
     **how: Any,  # Any: the other fields of `How`
-) -> Found:
-    """See `LogStore.find`; the topics are names, which may be unknown.
-
-    Appends to `misses` which of several keys and tags no message has that is found.
-    """
+) -> Search:
+    """The search of `LogStore.find`; the topics are names, which a store of a cluster may lack."""
     refuse_unknown_arguments(how)
-    decode_options_of(columns, how.get("verify_crc", True))
+    refuse_columns(columns)
     refuse_other_id(message_id)
     if body is not None and not isinstance(body, str):
         raise OptionError(f"body: expected a text, found {body!r}")
@@ -178,36 +240,18 @@ def find(
         since_ms=since_ms,
         until_ms=until_ms,
     )
-    if choice.tags is None or len(choice.tags) < 2:
-        return _found_of(store, choice, keys, How(tuple(columns), **how), misses)
-    found = _found_of(
-        store, choice, keys, How(tuple({**dict.fromkeys(columns), "tags": None}), **how), misses
-    )
-    if len(found.table):
-        there = set(found.table["tags"].to_pylist())
-        misses.extend(f"the tag {tag!r}" for tag in choice.tags - there)
-    return found if "tags" in columns else replace(found, table=found.table.drop_columns(["tags"]))
+    return Search(choice, keys, How(tuple(columns), **how))
 
 
-def warn_of_misses(misses: Sequence[Collection[str]]) -> None:
-    """Warns of what no message has in any store. `misses` are those of `find`, for each store."""
-    for miss in sorted(set(misses[0]).intersection(*misses)) if misses else ():
-        _log.warning("find: no message that matches has %s", miss)
-
-
-def _found_of(store: Store, choice: MessageChoice, keys: Sequence[str], how: How, misses: list[str]) -> Found:
-    """The messages that match, with any of the keys, in commitlog order and each once."""
-    if len(keys) < 2:
-        return look_up(store, replace(choice, key=keys[0]) if keys else choice, how)
-    columns = tuple(dict.fromkeys((*how.columns, *_ORDER)))
-    wider = replace(how, columns=columns)
-    found = [look_up(store, replace(choice, key=key), wider) for key in keys]
-    misses.extend(f"the key {key!r}" for key, each in zip(keys, found, strict=True) if not len(each.table))
+def _merged(found: Sequence[Found], columns: Sequence[str]) -> Found:
+    """The messages of several searches in commitlog order, each once."""
+    if len(found) == 1:
+        return found[0]
     rows = pa.concat_tables([each.table for each in found]).combine_chunks()
     places = zip(*(rows[name].to_pylist() for name in _ORDER), strict=True)
     seen = {place: i for i, place in enumerate(places)}
     table = rows.take(pa.array([seen[place] for place in sorted(seen)], pa.int64()))
-    shown = list(dict.fromkeys((*how.columns, "physicalOffset")))
+    shown = list(dict.fromkeys((*columns, "physicalOffset")))
     hows = {each.how for each in found}
     return Found(
         table.select(shown),
@@ -251,9 +295,8 @@ def trace(
         return events
     lives: dict[str, pa.Table] = {}
     for each in keys_of(key):
-        found = find(
-            store, None, None, None, [], key=each, columns=("msgId", "topic"), on_damage="DROPMALFORMED"
-        )
+        how = How(("msgId", "topic"), on_damage="DROPMALFORMED")
+        found = look_up(store, MessageChoice(key=each), how)
         if not found.table.num_rows:
             _log.warning("trace: no message has the key %r", each)
         for row in found.table.to_pylist():

@@ -7,7 +7,7 @@ cluster of such stores.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -17,11 +17,12 @@ import pyarrow as pa
 from rmq_spark.options.access_options import parse_access
 from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.page import wide_last
+from store_format.display.text import first_names
 from store_format.errors import OptionError, StoreError, StoreNotFoundError
 from store_format.files import paths
 from store_format.files.read import files_at, places
-from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
-from store_format.names import did_you_mean, is_system_topic
+from store_format.message.columns import DEFAULT_COLUMNS, arrow_schema
+from store_format.names import did_you_mean
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import offsets_in_time, read_chosen
 from store_format.read.store import Queue, Store
@@ -64,19 +65,26 @@ class Messages:
         self._stores, self._choice, self._columns = tuple(stores), choice, tuple(columns)
 
     @property
+    def _topics(self) -> str:
+        return self._choice.glob or first_names(self._choice.names) or "all topics"
+
+    @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the chosen columns."""
         return arrow_schema(self._columns)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        from rmq_spark.python_search import warn_of_nothing
+
+        count = 0
         for store in self._stores:
             queues = store.queues(self._choice.chooses_topic)
             ranges = [(queue, *offsets_in_time(queue, self._choice)) for queue in queues]
-            yield from (
-                batch.select(list(self._columns))
-                for batch in read_chosen(ranges, self._columns, Tolerance(), self._choice)
-                if batch.num_rows
-            )
+            for batch in read_chosen(ranges, self._columns, Tolerance(), self._choice):
+                if batch.num_rows:
+                    count += batch.num_rows
+                    yield batch.select(list(self._columns))
+        warn_of_nothing("messages", self._stores, self._choice, count)
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
@@ -109,54 +117,64 @@ class Messages:
 
     def __repr__(self) -> str:
         of = ", ".join(store.broker_name for store in self._stores)
-        return f"<Messages of {self._choice.glob or 'all topics'} in {of}: iterate, head(), to_table()>"
+        return f"<Messages of {self._topics} in {of}: iterate, head(), to_table()>"
 
     def _repr_html_(self) -> str:
         from store_format.notebook.cards import table_card  # a task shows no table
 
         table = self.head(_CARD_ROWS)
         table = table.select(wide_last(table.schema.names))
-        title = self._choice.glob or "all topics"
-        return table_card(table.to_batches(), table.schema, title, limit=_CARD_ROWS).source
+        return table_card(table.to_batches(), table.schema, self._topics, limit=_CARD_ROWS).source
 
 
 def messages_in(
     stores: Sequence[Store],
-    topic: str | None = None,
+    topic: str | Sequence[str] | None = None,
     columns: Sequence[str] = DEFAULT_COLUMNS,
     since: Time | None = None,
     until: Time | None = None,
     where: str | None = None,
-    tags: Sequence[str] = (),
+    tags: Sequence[str] | None = None,
     key: str | None = None,
 ) -> Messages:
     """See `LogStore.messages`."""
-    if isinstance(columns, str) or not (topic is None or isinstance(topic, str)):
-        from rmq_spark.python_search import refuse_topic_and_columns
+    from rmq_spark.python_search import refuse_columns, refuse_keys, tags_of, topics_of
 
-        refuse_topic_and_columns(topic, columns)
-    unknown = next((name for name in columns if name not in COLUMNS), None)
-    if unknown is not None:
-        hint = did_you_mean(unknown, COLUMNS, "columns", listed_max=len(COLUMNS))
-        raise OptionError(f"columns: unknown column {unknown!r}; {hint}")
+    refuse_columns(columns)
+    refuse_keys(key)
     since_ms, until_ms = _times_ms(since, until)
-    if tags or not (key is None or isinstance(key, str)):
-        from rmq_spark.python_search import refuse_words
-
-        refuse_words(tags, key)
+    names = () if topic is None else topics_of(topic, _known_topics(stores))
     choice = MessageChoice(
-        glob=topic,
-        tags=frozenset(tags) or None,
+        names=() if isinstance(topic, str) else names,
+        glob=topic if isinstance(topic, str) else None,
+        tags=tags_of(tags),
         key=key,
         where=_condition(where),
         since_ms=since_ms,
         until_ms=until_ms,
     )
-    known = {name for store in stores for name in (*store.topics(), *store.configured_topics())}
-    if topic is not None and not any(map(choice.chooses_topic, known)):
-        shown = sorted(name for name in known if not is_system_topic(name))
-        raise OptionError(f"no topic is named {topic!r}; {did_you_mean(topic, shown, 'topics')}")
     return Messages(stores, choice, columns)
+
+
+def _known_topics(stores: Iterable[Store]) -> set[str]:
+    return {name for store in stores for name in (*store.topics(), *store.configured_topics())}
+
+
+def _find(
+    stores: Sequence[Store],
+    *,
+    topic: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    where: str | PropertyFilter | None = None,
+    **others: Any,  # Any: the other arguments of `LogStore.find`
+) -> list[Found]:
+    """What `find` finds in each store. Of a cluster, not every store has each topic."""
+    from rmq_spark.python_search import search_of, topics_of
+
+    topics = () if topic is None else topics_of(topic, _known_topics(stores))
+    condition = _condition(where) if isinstance(where, str) else where
+    return search_of(topics, *_times_ms(since, until), condition, **others).run(stores)
 
 
 def _condition(where: str | None) -> Sql92Filter | None:
@@ -172,7 +190,10 @@ def _condition(where: str | None) -> Sql92Filter | None:
 
 def _times_ms(since: Time | None, until: Time | None) -> tuple[int | None, int | None]:
     now_ms = time.time_ns() // 1_000_000
-    return _time_ms("since", since, now_ms), _time_ms("until", until, now_ms)
+    since_ms, until_ms = _time_ms("since", since, now_ms), _time_ms("until", until, now_ms)
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise OptionError(f"since must be before until, found since={since!r} and until={until!r}")
+    return since_ms, until_ms
 
 
 def _time_ms(name: str, value: Time | None, now_ms: int) -> int | None:
@@ -204,23 +225,24 @@ class _WithMessages:
 
     def messages(
         self,
-        topic: str | None = None,
+        topic: str | Sequence[str] | None = None,
         *,
         columns: Sequence[str] = DEFAULT_COLUMNS,
         since: Time | None = None,
         until: Time | None = None,
         where: str | None = None,
-        tags: Sequence[str] = (),
+        tags: Sequence[str] | None = None,
         key: str | None = None,
     ) -> Messages:
-        """Returns the messages of a topic, read lazily. `topic` may be a pattern such as `Order*`.
+        """Returns the messages of a topic, read lazily. `topic` may be a pattern such as `Order*`, or a list.
 
         Without a topic, all topics except RocketMQ's own are read. In a cluster, the stores follow one
         another. `since` (inclusive) and `until` (exclusive) are store times: ISO 8601, `-2h` before now, ms
         since 1970, a date or a datetime, in UTC if no zone is given. `where` is a condition on message
-        properties in RocketMQ's SQL92. `tags` keeps messages with any of these tags. `key` keeps messages
-        with this word in KEYS or this UNIQ_KEY.
+        properties in RocketMQ's SQL92. `tags` keeps messages with any of these tags; None and an empty list
+        are no filter. `key` keeps messages with this word in KEYS or this UNIQ_KEY.
 
+        A key, tags and properties that no message has are logged when the messages are read.
         Raises OptionError for an unknown topic or column, and for an invalid time or condition.
 
         Example::
@@ -258,9 +280,7 @@ class _WithMessages:
         others = (other,) if isinstance(other, Store) else tuple(other)
         if isinstance(topics, str):
             raise OptionError(f"topics: expected a list of topics, found {topics!r}")
-        known = {
-            name for each in (*self.stores, *others) for name in (*each.topics(), *each.configured_topics())
-        }
+        known = _known_topics((*self.stores, *others))
         choice = MessageChoice(
             names=topics_of(list(topics) or None, known), include_system_topics=include_system_topics
         )
@@ -348,8 +368,8 @@ class LogStore(_WithMessages, MessageStore):
         same meaning as in `messages`. `topic` is a name or a pattern such as `Order*`, or a list of them;
         without a topic, system topics are searched, too.
         `body` is a text in the body (UTF-8). `how` passes the other arguments of `MessageStore.find`. Returns
-        a `Found`, whose `table` has the messages in memory. Of several keys or tags, those
-        that no message has are logged.
+        a `Found`, whose `table` has the messages in memory. Keys, tags and properties that no message has are
+        logged.
 
         Raises OptionError for an unknown topic, column or argument, for an invalid time or condition, and for
         a key together with an id.
@@ -360,15 +380,11 @@ class LogStore(_WithMessages, MessageStore):
             store.find(key=["A-100017", "A-100018"]).table
             store.find(topic=["Orders", "Payments"], where="region = 'east'", columns=["keys", "body"]).table
         """
-        from rmq_spark.python_search import topics_of, warn_of_misses
-
-        known = () if topic is None else (*self.topics(), *self.configured_topics())
-        misses: list[str] = []
-        found = self._found(
-            misses,
+        return _find(
+            (self,),
             key=key,
             message_id=message_id,
-            topics=topics_of(topic, known),
+            topic=topic,
             tags=tags,
             since=since,
             until=until,
@@ -376,24 +392,7 @@ class LogStore(_WithMessages, MessageStore):
             body=body,
             columns=columns,
             **how,
-        )
-        warn_of_misses([misses])
-        return found
-
-    def _found(
-        self,
-        misses: list[str],
-        *,
-        since: Time | None = None,
-        until: Time | None = None,
-        where: str | PropertyFilter | None = None,
-        **others: Any,  # Any: the other arguments of `find`
-    ) -> Found:
-        """`find` without the check of the topic: of a cluster, not every store has it."""
-        from rmq_spark.python_search import find
-
-        condition = _condition(where) if isinstance(where, str) else where
-        return find(self, *_times_ms(since, until), condition, misses, **others)
+        )[0]
 
     def trace(self, message_id: str | None = None, *, key: str | Sequence[str] | None = None) -> pa.Table:
         """Returns the life of a message, or with `key` the lives of all messages that have the key.
@@ -455,19 +454,8 @@ class LogCluster(_WithMessages):
 
         Raises OptionError as it does, and for a topic that no store has.
         """
-        from rmq_spark.python_search import topics_of, warn_of_misses
-
-        topic = conditions.pop("topic", None)
-        stores = () if topic is None else self.stores
-        known = {name for store in stores for name in (*store.topics(), *store.configured_topics())}
-        topics = topics_of(topic, known)
-        misses: list[list[str]] = [[] for _ in self.stores]
-        found = {
-            store.broker_name: store._found(missed, key=key, topics=topics, **conditions)
-            for store, missed in zip(self.stores, misses, strict=True)
-        }
-        warn_of_misses(misses)
-        return found
+        found = _find(self.stores, key=key, **conditions)
+        return {store.broker_name: each for store, each in zip(self.stores, found, strict=True)}
 
     def _repr_html_(self) -> str:
         return "".join(store._repr_html_() for store in self.stores)

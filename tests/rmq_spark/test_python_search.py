@@ -9,9 +9,10 @@ import pytest
 
 import rmq_spark
 from rmq_spark import charts
-from rmq_spark.store import LogCluster, LogStore
+from rmq_spark.store import LogCluster, LogStore, Messages
 from store_format import MessageStore
 from store_format.errors import OptionError
+from store_format.search.look_up import Found
 from tests.support.fixtures import Golden
 
 COLUMNS = ("topic", "queueId", "queueOffset")
@@ -78,10 +79,18 @@ def test_the_lives_of_the_messages_with_a_key(store: LogStore) -> None:
         (lambda store: store.find(topic="jobs"), "no topic is named 'jobs'; did you mean Jobs?"),
         (lambda store: store.find(bodi="x"), "find: unknown argument 'bodi'; did you mean body?"),
         (lambda store: store.find(body=b"x"), "body: expected a text, found b'x'"),
+        (lambda store: store.messages(5), "topic: expected a topic, a pattern or a list of them, found 5"),
+        (lambda store: store.messages(["Jobs", "jobs"]), "no topic is named 'jobs'; did you mean Jobs?"),
+        (lambda store: store.messages("Jobs", tags="*"), "found '*'; for all messages, leave tags out"),
+        (lambda store: store.find(tags=["*"]), "for all messages, leave tags out"),
+        (lambda store: store.find(tags=[1]), "expected a list of texts, found 1 in it"),
+        (lambda store: store.messages("Jobs", columns="tags, keys"), "write columns=['tags', 'keys']"),
+        (lambda store: store.find(columns="body"), "write columns=['body']"),
         (
-            lambda store: store.messages(["Jobs"]),
-            "expected a topic or a pattern such as 'Order*', found ['Jobs']",
+            lambda store: store.messages("Jobs", since="2026-11-22", until=date(2026, 11, 21)),
+            "since must be before until, found since='2026-11-22' and until=datetime.date(2026, 11, 21)",
         ),
+        (lambda store: store.find(since=5, until=5), "since must be before until"),
         (lambda store: store.messages("Jobs", columns="body"), "write columns=['body']"),
         (lambda store: store.find(topic=["Jobs", "jobs"]), "no topic is named 'jobs'; did you mean Jobs?"),
         (lambda store: store.find(topic="Job?x*"), "no topic is named 'Job?x*'"),
@@ -155,14 +164,64 @@ def test_what_no_message_has_of_several_is_a_warning(
     keys = cluster.messages(columns=["keys"]).to_table()["keys"].combine_chunks().flatten().to_pylist()
     there = {tuple(map(bool, _counts(cluster, key))): key for key in sorted(set(keys))[:50]}
     one_each = [there[True, False], there[False, True]]
+    missed = "find: no message that matches has the key"
     cluster.find([*one_each, "nobody"])
-    assert caplog.messages == [
+    assert [each for each in caplog.messages if not each.startswith(f"{missed} 'a")] == [
         "find: no message that matches has the key 'nobody'",
-        "find: no message that matches has the tag 'Taga'",
+        "find: no message of the chosen topics has the tag Taga; tags are case-sensitive, did you mean TagA?",
         "trace: no message has the id or key 'nobody'",
         "trace: no message has the key 'nobody'",
         "find: no message that matches has the key 'nobody'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"where": "amount > 100"}, "no message matches; no message has a property amount, they have "),
+        (
+            {"where": "uniq_key = 'x'"},
+            "no message matches; no message has a property uniq_key, did you mean ",
+        ),
+        ({"tags": ["nope"]}, "no message matches; the tags are "),
+        ({"tags": ["taga"]}, "no message matches; tags are case-sensitive, did you mean TagA?"),
+        ({"tags": ["TagA", "nope"]}, "no message of the chosen topics has the tag nope; the tags are "),
+        ({"tags": ["TagA,Aa"]}, "no message matches; several tags are tags=['TagA', 'Aa']"),
+    ],
+)
+def test_what_no_message_has_is_said_by_messages_and_find(
+    store: LogStore, caplog: pytest.LogCaptureFixture, asked: dict[str, object], said: str
+) -> None:
+    read = store.messages("Jobs", **asked)  # type: ignore[arg-type] # arguments by name
+    assert caplog.messages == []
+    assert read.to_table().num_rows == store.find(topic="Jobs", **asked).table.num_rows  # type: ignore[arg-type] # too
+    assert [message.partition(": ")[0] for message in caplog.messages] == ["messages", "find"]
+    assert all(message.partition(": ")[2].startswith(said) for message in caplog.messages)
+
+
+def test_a_key_that_no_message_has(store: LogStore, caplog: pytest.LogCaptureFixture) -> None:
+    assert store.messages("Jobs", key="ID-9").to_table().num_rows == 0
+    assert store.find("ID-9").table.num_rows == 0
+    assert store.find("id-9").table.num_rows > 0
+    assert caplog.messages == [
+        "messages: no message matches; keys are case-sensitive, did you mean id-9?",
+        "find: no message that matches has the key 'ID-9'",
+    ]
+
+
+def test_a_list_of_topics_and_no_tags(store: LogStore) -> None:
+    def places(rows: Messages | Found) -> list[dict[str, object]]:
+        table = rows.table if isinstance(rows, Found) else rows.to_table()
+        return sorted(table.select(COLUMNS).to_pylist(), key=lambda row: tuple(row.values()))
+
+    both = ["Job*", "%RETRY%CG_fail"]
+    assert places(store.messages(both)) == places(store.find(topic=both)) != []
+    everything = places(store.messages("Jobs"))
+    no_choice: list[list[str] | None] = [None, []]
+    for tags in no_choice:
+        assert places(store.messages("Jobs", tags=tags)) == places(store.find(topic="Jobs", tags=tags))
+        assert places(store.find(topic="Jobs", tags=tags)) == everything
+    assert "%RETRY%CG_fail" in repr(store.messages(both))
 
 
 def _counts(cluster: LogStore | LogCluster, key: str) -> list[int]:
