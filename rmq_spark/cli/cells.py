@@ -12,12 +12,17 @@ import base64
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import TYPE_CHECKING
 
+from store_format.display.rows import Row, plain_rows
 from store_format.display.text import body_text, shown
 from store_format.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # ---- values ------------------------------------------------------------------------------------------------
 
@@ -185,6 +190,23 @@ def zone_of(name: str | None, *, to_terminal: bool) -> Zone:
             f"--tz: unknown time zone {name!r}; expected local, UTC, an offset such as +08:00, or a name "
             "such as Asia/Shanghai"
         ) from error
+
+
+def time_columns(batch: pa.RecordBatch) -> frozenset[str]:
+    """The names of the columns with times."""
+    import pyarrow as pa
+
+    return frozenset(field.name for field in batch.schema if pa.types.is_timestamp(field.type))
+
+
+def zoned_rows(batch: pa.RecordBatch, zone: Zone) -> Iterator[Row]:
+    """The rows of `plain_rows`, with the times in the zone."""
+    times = () if zone.place is UTC else time_columns(batch)
+    for row in plain_rows(batch):
+        for name in times:
+            if row[name] is not None:
+                row[name] = zone.full(row[name])
+        yield row
 
 
 # ---- how columns look --------------------------------------------------------------------------------------

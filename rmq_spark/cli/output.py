@@ -51,7 +51,9 @@ from rmq_spark.cli.cells import (
     painted,
     short_file,
     short_id,
+    time_columns,
     zone_of,
+    zoned_rows,
 )
 from rmq_spark.cli.completion import complete_column
 from rmq_spark.cli.options import Command, standing_for
@@ -160,7 +162,7 @@ tz_option = click.option(
     "--tz",
     metavar="ZONE",
     help="Time zone: local, UTC, or such as Asia/Shanghai. By default, typed times and times on a terminal "
-    "are local, and other output is in UTC.",
+    "are local, and other output, such as JSON and CSV, is in UTC.",
 )
 
 
@@ -216,7 +218,7 @@ def _output(form: str, columns: tuple[str, ...], bodies: str, wide: bool, tz: st
         terminal_columns=terminal_columns(sys.stdout),
         wide=wide,
         chosen=bool(columns),
-        zone=zone_of(tz, to_terminal=to_terminal),
+        zone=zone_of(tz, to_terminal=to_terminal and form == "table"),
     )
 
 
@@ -237,8 +239,8 @@ def write_rows(
     def rows() -> Iterator[Row]:
         nonlocal count
         for batch in batches:
-            times.update(_time_columns(batch))
-            for row in plain_rows(batch):
+            times.update(time_columns(batch))
+            for row in plain_rows(batch) if output.form == "table" else zoned_rows(batch, output.zone):
                 count += 1
                 yield row
             if following is not None:
@@ -361,19 +363,13 @@ def write_records(output: Output, batches: Iterable[pa.RecordBatch], names: Sequ
     count = 0
     with _paged(wanted=output.to_terminal):
         for batch in batches:
-            times = _time_columns(batch)
+            times = time_columns(batch)
             for row in plain_rows(batch):
                 sys.stdout.write("\n" if count else "")
                 _write_record(output, row, names, times)
                 count += 1
         sys.stdout.flush()
     return count
-
-
-def _time_columns(batch: pa.RecordBatch) -> frozenset[str]:
-    import pyarrow as pa
-
-    return frozenset(field.name for field in batch.schema if pa.types.is_timestamp(field.type))
 
 
 # ---- the pager ---------------------------------------------------------------------------------------------

@@ -95,7 +95,11 @@ def test_settings_change_what_is_deleted_and_when(rmqlog: Runner, aged: Path, tm
     assert asked("--broker-conf", conf)["losses"] == now["losses"]
     assert asked("--broker-conf", conf, "--file-reserved-time", 72)["fileReservedTime"] == 72
     shanghai = rmqlog("retention", aged, "--now", NOW, "--tz", "+08:00", "-o", "json")
-    assert _document(shanghai)["nextDeletionTimestamp"] == "2026-11-24T20:00:00.000Z"
+    document = _document(shanghai)
+    assert document["nextDeletionTimestamp"] == "2026-11-25T04:00:00.000+08:00"
+    assert {row["deletionTimestamp"][-6:] for row in document["losses"] if row["deletionTimestamp"]} == {
+        "+08:00"
+    }
     shown = rmqlog("retention", aged, "--now", NOW, "--tz", "+08:00").out
     assert "(deleteWhen 04 UTC+08:00)" in shown  # whose hour it is
     said = rmqlog.fails(2, "retention", aged, "--delete-when", "25")

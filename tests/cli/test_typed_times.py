@@ -143,3 +143,38 @@ def test_a_time_that_the_clock_shows_not_once_is_refused(
 def test_an_instant_is_said_in_its_zone_and_in_ms(moment: int, text: str) -> None:
     shanghai = zone_of("Asia/Shanghai", to_terminal=True)
     assert instant_text(moment, shanghai) == text
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
+def test_json_and_csv_have_the_zone_that_is_given(
+    rmqlog: Runner, golden: Golden, machine_in: Callable[[str], None], form: str
+) -> None:
+    machine_in("America/New_York")
+    asked = (
+        "head",
+        golden(STORE),
+        "-t",
+        "Orders",
+        "-q",
+        1,
+        "-n",
+        1,
+        "--columns",
+        "storeTimestamp",
+        "-o",
+        form,
+    )
+    shanghai = f"{_clock(ORDERS[0], 'Asia/Shanghai')}+08:00"
+    assert shanghai in rmqlog(*asked, "--tz", "Asia/Shanghai").out
+    in_utc = f"{_clock(ORDERS[0], 'UTC')}Z"
+    assert in_utc in rmqlog(*asked).out
+    assert in_utc in rmqlog(*asked, "--tz", "UTC").out
+    if form != "json":
+        out = ("export", golden(STORE), "-", "--format", form, "-t", "Orders", "-q", 1, "-n", 1)
+        assert shanghai in rmqlog(*out, "--tz", "Asia/Shanghai").out
+        assert in_utc in rmqlog(*out).out
+
+
+def test_days_are_said_to_be_in_utc(rmqlog: Runner, golden: Golden) -> None:
+    assert "the days are in UTC" in rmqlog("du", golden(STORE), "--by", "day", "--tz", "Asia/Shanghai").err
+    assert "the days" not in rmqlog("du", golden(STORE)).err

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from rmq_spark.cli.cells import Zone, zone_of, zoned_rows
 from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
 from rmq_spark.cli.options import (
     KEYLESS_FILTERS,
@@ -30,7 +31,6 @@ from rmq_spark.cli.output import (
 )
 from rmq_spark.cli.output_file import new_file, refuse_inside_store
 from rmq_spark.cli.remarks import Progress, nothing, remark
-from store_format.display.rows import plain_rows
 from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import OptionError
@@ -63,7 +63,11 @@ _ROW_GROUP_BYTES = 64 << 20
 @skip_damage_option
 @keys_option
 @filter_options(*KEYLESS_FILTERS)
-@click.option("--tz", metavar="ZONE", help="Time zone of --since and --until, by default local.")
+@click.option(
+    "--tz",
+    metavar="ZONE",
+    help="Time zone of --since and --until, by default local; of times in JSONL and CSV, by default UTC.",
+)
 def export_(
     stores: list[MessageStore],
     out: str,
@@ -74,7 +78,7 @@ def export_(
     skip_damage: bool,
     keys: tuple[str, ...],
     filters: MessageChoice,
-    tz: str | None,  # for the times of `filters`
+    tz: str | None,  # also for the times of `filters`
 ) -> int:
     """Write messages to a Parquet, JSONL or CSV file of any size.
 
@@ -90,6 +94,7 @@ def export_(
     from rmq_spark.cli.reading import bytes_to_read, message_columns
 
     form = form or _form_of(out)
+    zone = zone_of(tz, to_terminal=False)
     names = message_columns(Output(form, column_names(columns)))
     keys = tuple(dict.fromkeys(keys))
     if len(keys) == 1:
@@ -108,14 +113,14 @@ def export_(
                 raise click.UsageError(
                     "Parquet cannot be written to stdout; give a file name, or use --format jsonl"
                 )
-            _write_text(form, sys.stdout.write, source, body_form)
+            _write_text(form, sys.stdout.write, source, body_form, zone)
             sys.stdout.flush()
         else:
             refuse_inside_store(
                 out, (path for store in stores for path in (store.path, *store.commit_log_paths))
             )
             with new_file(os.path.abspath(out), replace=force) as file:
-                _write_file(form, file, source, body_form)
+                _write_file(form, file, source, body_form, zone)
     count = f"{source.rows:,} message{'s' * (source.rows != 1)}"
     place = "to stdout" if out == "-" else f"into {shown(out)}"
     remark(f"{count}, {size_text(progress.done)} of the log, {place}")
@@ -203,18 +208,18 @@ class _Source:
         return [key for key in self._keys if key not in self._seen_keys]
 
 
-def _write_file(form: str, file: BinaryIO, source: _Source, bodies: str) -> None:
+def _write_file(form: str, file: BinaryIO, source: _Source, bodies: str, zone: Zone) -> None:
     if form == "parquet":
         _write_parquet(file, source)
         return
     text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-    _write_text(form, text.write, source, bodies)
+    _write_text(form, text.write, source, bodies, zone)
     text.flush()
     text.detach()
 
 
-def _write_text(form: str, write: Callable[[str], object], source: _Source, bodies: str) -> None:
-    rows = (row for batch in source for row in plain_rows(batch))
+def _write_text(form: str, write: Callable[[str], object], source: _Source, bodies: str, zone: Zone) -> None:
+    rows = (row for batch in source for row in zoned_rows(batch, zone))
     (write_jsonl if form == "jsonl" else write_csv)(write, rows, source.names, bodies=bodies)
 
 

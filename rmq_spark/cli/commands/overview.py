@@ -234,7 +234,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
     type=click.Choice(["topic", "day", "both"]),
     default="topic",
     show_default=True,
-    help="Group the bytes by this.",
+    help="Group the bytes by this. Days are in UTC, whatever --tz is.",
 )
 @click.option("--files", is_flag=True, help="Show the files instead: length, fill level, size on disk.")
 @filter_options("topics", "limit")
@@ -263,6 +263,8 @@ def du_(stores: list[MessageStore], by: str, files: bool, filters: MessageChoice
     table = _summed(batches, ("brokerName", *names), view_named("usage").schema)
     if not show_batches(output, table.to_batches(), table.schema.names, limit=filters.limit):
         return nothing("the store has no messages of such a topic; --topic '*' includes system topics")
+    if "day" in names:
+        remark("the days are in UTC")
     return OK
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.cells import Zone, zone_of
+from rmq_spark.cli.cells import Zone, zone_of, zoned_rows
 from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import (
     group_options,
@@ -135,7 +135,7 @@ def retention_(
             _verdict([] if each.is_tiered else [batch], _UNKNOWN if each.is_tiered else nobody, output)
             for each, batch in zip(found, losses, strict=True)
         ]
-        _write_json(found, rows, verdicts, filters.limit)
+        _write_json(found, rows, verdicts, filters.limit, output.zone)
         return code
     for each in found:
         for line in _facts(each, output):
@@ -251,6 +251,7 @@ def _write_json(
     rows: Sequence[Sequence[pa.RecordBatch]],
     verdicts: Sequence[Verdict],
     limit: int | None,
+    zone: Zone,
 ) -> None:
     """Writes a document: for each store the facts, at most `limit` losses, and the verdict."""
     document = [
@@ -268,10 +269,10 @@ def _write_json(
             "commitLogBytes": sum(file.size for file in each.store.log.files),
             "fileReservedTime": each.conf.file_reserved_hours,
             "deleteWhen": list(each.conf.delete_when),
-            "nextDeletionTimestamp": each.deletion_ms and iso_utc(each.deletion_ms),
+            "nextDeletionTimestamp": each.deletion_ms and zone.full(iso_utc(each.deletion_ms)),
             "nextDeletionFiles": len(each.files),
             "nextDeletionBytes": sum(file.size_bytes for file in each.files),
-            "losses": list(chain.from_iterable(map(plain_rows, first_rows(batches, limit)))),
+            "losses": [row for batch in first_rows(batches, limit) for row in zoned_rows(batch, zone)],
             "verdict": verdict.text,
             "next": verdict.command,
         }
