@@ -49,6 +49,7 @@ def test_a_store_of_4_9_is_upgraded_and_goes_back(
         _send_and_consume(client, "old")
         client.send(TOPIC, _LATE, seed="late", delay=1)
     before = _verified(store)
+    assert MessageStore.open(str(store)).broker_name == store.name
     _append(store, "between")
 
     with new.broker(store, _IS_DUE) as broker:
@@ -56,7 +57,9 @@ def test_a_store_of_4_9_is_upgraded_and_goes_back(
         _serves(client, before, ["old-7", "between-7"])
         _send_and_consume(client, "new")
         _until_delivered(client, 2 * _SENT + _LATE + _APPENDED)
+        assert "\nverdict: in use, and sound so far: " in rmqlog(store, "verify", store).out
     upgraded = _verified(store)
+    assert MessageStore.open(str(store)).broker_name == "broker-a"
     assert _places(before) < _places(upgraded)
     assert {name for name in _ADDED if not (store / name).exists()} == set()
     _append(store, "back")
