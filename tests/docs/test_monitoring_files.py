@@ -14,14 +14,18 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.metrics.families import BY_NAME, FAMILIES
+from rmq_spark.metrics.families import BY_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "conf" / "prometheus-rules.yml"
 DASHBOARD = json.loads((ROOT / "conf" / "grafana-dashboard.json").read_text(encoding="utf-8"))
 
 _EXPRESSION = re.compile(r"^ +expr: (?:>-\n((?: {10}.*\n)+)|(.*)\n)", re.MULTILINE)
-_METRIC = re.compile(r"\b((?:rocketmq|rmqlog)_\w+)(?:\{([^}]*)\})?")
+_METRIC = re.compile(r"\b((?:rocketmq|rmqlog|node_textfile)_\w+)(?:\{([^}]*)\})?")
+# The node exporter's textfile collector exports this metric.
+_LABELS = {name: family.labels for name, family in BY_NAME.items()} | {
+    "node_textfile_mtime_seconds": ("file",)
+}
 
 
 def rule_queries() -> list[str]:
@@ -41,11 +45,11 @@ def wrong_names(query: str) -> list[str]:
     """The names of metrics and labels in a query that rmqlog does not export."""
     wrong = []
     for name, labels in _METRIC.findall(query):
-        if name not in BY_NAME:
+        if name not in _LABELS:
             wrong.append(name)
         else:
             used = re.findall(r"(\w+) *[=!]~?", labels)
-            wrong += [f"{name}{{{label}}}" for label in used if label not in BY_NAME[name].labels]
+            wrong += [f"{name}{{{label}}}" for label in used if label not in _LABELS[name]]
     return wrong
 
 
@@ -68,11 +72,22 @@ def test_the_rules_are_complete() -> None:
     assert len(re.findall(r"^ +labels: \{severity: (?:critical|warning)\}$", text, re.MULTILINE)) == len(
         alerts
     )
-    labels = {label for family in FAMILIES for label in family.labels}
+    labels = {label for names in _LABELS.values() for label in names}
     assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels
     page = (ROOT / "docs" / "monitor.md").read_text(encoding="utf-8")
     table = page.split("## What to alert on")[1].split("\n## ")[0]
     assert set(re.findall(r"`(Rmqlog\w+)`", table)) == set(alerts)
+
+
+def test_a_rule_watches_the_age_of_each_file_that_cron_writes() -> None:
+    page = (ROOT / "docs" / "monitor.md").read_text(encoding="utf-8")
+    written = re.findall(r"--textfile (\S+\.prom)$", page, re.MULTILINE)
+    (query,) = (query for query in rule_queries() if "node_textfile_mtime_seconds" in query)
+    watched = re.findall(r'file=~"([^"]+)"', query)
+    assert len(written) == len(watched) == 2
+    for path in written:  # newer node exporters export the whole path, older ones the name
+        for file in (path, Path(path).name):
+            assert len([each for each in watched if re.fullmatch(each, file)]) == 1, file
 
 
 def test_the_dashboard_is_one() -> None:
