@@ -30,6 +30,22 @@ def test_each_value_is_its_formula() -> None:
         assert f"{names[name]:.2g}" == f"{_number(shown):.2g}", (name, names[name])
 
 
+def test_the_requests_are_those_of_the_table() -> None:
+    asked = dict(re.findall(r"^\| ([\w ,]+?) \| ([\d.]+) \| [\d.]+ \|$", _PAGE, re.MULTILINE))
+    one, cut = (float(asked[f"plan {tasks}, up to 2,000 queues"]) for tasks in ("1 task", "24 tasks"))
+    assert _NAMES["end_gets"] == round(one - 1, 1)
+    assert _NAMES["cut_requests"] == round((cut - one) / 23, 2)
+    assert _NAMES["task_requests"] == float(asked["one task of 12"])
+
+
+def test_the_price_of_a_read_counts_each_request() -> None:
+    (price,) = re.findall(r"^read   = (.*?)^store", _PAGE, re.MULTILINE | re.DOTALL)
+    results = {name for name, _, _ in _RESULT.findall(_PAGE)}
+    names = set(re.findall(r"\b[a-z]\w+\b", re.sub(r"\(0 within.*?\)", "", price))) - {"max"}
+    assert names <= _NAMES.keys() | results
+    assert {"gets", "broker_plan_requests", "queue_gets", "lists"} <= names
+
+
 def test_the_figures_of_the_code() -> None:
     assert _NAMES["piece"] == blocks.RANGE_MAX
     assert f"{DEFAULT_GEOMETRY.index_num:_}" in _PAGE
