@@ -339,6 +339,9 @@ def plan_ranges(
         names -= queues.keys()
         every.append(of_store)
     planning.add([each for each in unchosen if each[0] in names], {}, {})  # queues that no longer exist
+    if planning.losers > 1:
+        lost = planning.lost, planning.losers
+        _log.warning("in all, %d messages of %d queues are lost in this batch", *lost)
     if clients is not None:
         return Plan(splits_of_clients(every, clients) or [Split()], planning.lost)
     return Plan(make_splits(every, options, cores or available_cores()), planning.lost)
@@ -354,6 +357,7 @@ class _BatchPlanning:
 
     options: ReadOptions
     lost: int = 0
+    losers: int = 0  # queues that lost messages
 
     def add(
         self,
@@ -375,9 +379,12 @@ class _BatchPlanning:
         lost = (high - low) - max(stop - start, 0)
         if lost:
             held = "the queue no longer exists" if queue is None else f"the queue holds {first} to {end}"
+            if queue is not None and low < first:
+                held += f": all {first - low} messages from {low} to {first} were deleted"
             message = f"{name}: {lost} of the messages {low} to {high} of this batch no longer exist; {held}"
             if self.options.fail_on_data_loss:
                 raise OffsetOutOfRangeError(f"{message}. Set failOnDataLoss=false to continue without them")
             self.lost += lost
+            self.losers += 1
             _log.warning("%d messages lost: %s", lost, message)
         return None if queue is None or start >= stop else queue.range.piece(start, stop)

@@ -6,7 +6,7 @@ while a query runs is warned of.
 
 Messages that retention deleted, offsets that went back and deleted queues are losses. With failOnDataLoss,
 everything that one look finds is one error. Without it, each loss is one warning with the number of messages,
-logged once.
+logged once, and another one has their sum.
 """
 
 from __future__ import annotations
@@ -324,3 +324,6 @@ class Losses:
         for count, message, _ in found:
             self._reported.add(message)
             _log.warning("%d messages lost: %s", count, message)
+        counts = [count for count, _, _ in found if count]
+        if len(counts) > 1:
+            _log.warning("in all, %d messages of %d queues are lost", sum(counts), len(counts))

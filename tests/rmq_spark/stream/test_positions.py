@@ -323,11 +323,35 @@ def test_retention_that_overtakes_the_reader(tmp_path: Path, caplog: pytest.LogC
     seen = stream.step() or []
     assert len(seen) == 40
     assert stream.log[-1][1]["$from"] == {"T": {"broker-a": dict(zip("0123", lows, strict=True))}}
-    assert sum(int(message.split(" messages lost")[0]) for message in caplog.messages) == sum(lows) - 40
+    total = sum(lows) - 40
+    assert sum(int(message.split(" messages lost")[0]) for message in caplog.messages[:4]) == total
     while (places := stream.step()) is not None:
         seen += places
     assert sorted(seen) == expected("T", *[(low, 100) for low in lows])
-    assert len(caplog.messages) == 4
+    assert caplog.messages[4:] == [f"in all, {total} messages of 4 queues are lost"]
+
+
+def test_a_repeated_batch_says_how_many_messages_of_the_queue_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More than the messages of the batch: also those behind it, up to the first one that exists."""
+    root = grown(tmp_path)
+    stream = Stream(root, maxOffsetsPerTrigger=40)
+    stream.step()
+    delete_log_files(root, 3)
+    low = minima(root)[0]
+    assert low > 10
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        stream.replay(0)
+    message = (
+        f"T-0 of broker-a: 10 of the messages 0 to 10 of this batch no longer exist; the queue holds {low} "
+        f"to 100: all {low} messages from 0 to {low} were deleted"
+    )
+    assert str(caught.value) == f"{message}. Set failOnDataLoss=false to continue without them"
+    stream.restart(failOnDataLoss="false")
+    stream.replay(0)
+    assert caplog.messages[0] == f"10 messages lost: {message}"
+    assert caplog.messages[4:] == ["in all, 40 messages of 4 queues are lost in this batch"]
 
 
 def test_retention_between_the_end_and_its_planning(tmp_path: Path) -> None:
