@@ -24,7 +24,7 @@ from store_format.files.read import files_at, places
 from store_format.message.columns import DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean
 from store_format.read.choice import MessageChoice
-from store_format.read.chosen_messages import offsets_in_time, read_chosen
+from store_format.read.chosen_messages import ranges_in_time, read_chosen
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import refuse_equal_names, store_roots
 from store_format.read.tolerance import Tolerance
@@ -79,7 +79,7 @@ class Messages:
         count = 0
         for store in self._stores:
             queues = store.queues(self._choice.chooses_topic)
-            ranges = [(queue, *offsets_in_time(queue, self._choice)) for queue in queues]
+            ranges = ranges_in_time(queues, self._choice)
             for batch in read_chosen(ranges, self._columns, Tolerance(), self._choice):
                 if batch.num_rows:
                     count += batch.num_rows

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rmq_spark import seen_names
-from rmq_spark.cli.reading import chosen_queues, clock_hint, read_range, wanted_range
+from rmq_spark.cli.reading import chosen_queues, clock_hint, read_range
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.seen_names import Spelling
 from store_format.errors import StoreError
 from store_format.files.paths import is_remote
 from store_format.names import is_light_queue
 from store_format.read.choice import MessageChoice
+from store_format.read.chosen_messages import offsets_in_time
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _count(store: MessageStore, searches: Sequence[MessageChoice], queues: Seque
         return 0
     if is_remote(store.path) or len(queues) > seen_names.QUEUES_MAX or any(queue.scanned for queue in queues):
         return None
-    ranges = [(queue, *wanted_range(queue, searches[0], "FAILFAST")) for queue in queues]
+    ranges = [(queue, *offsets_in_time(queue, searches[0])) for queue in queues]
     if len(searches) * sum(stop - start for _, start, stop in ranges) > seen_names.LOOKED_AT_MAX:
         return None
     places: set[tuple[int, int]] = set()

@@ -20,7 +20,7 @@ from store_format.display.text import first_names
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import TRACE_PREFIXES, is_light_queue
 from store_format.read.choice import MessageChoice
-from store_format.read.chosen_messages import offsets_in_time, read_chosen
+from store_format.read.chosen_messages import ranges_in_time, read_chosen
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -113,16 +113,6 @@ def clock_hint(stores: Sequence[MessageStore], filters: MessageChoice) -> str:
     )
 
 
-def wanted_range(queue: Queue, filters: MessageChoice, mode: str) -> tuple[int, int]:
-    """The offsets [start, stop) that may hold messages of the time window, found by the broker's search.
-
-    A BatchCQ queue and a queue known only from the commitlog are not narrowed by time.
-    """
-    start, stop = offsets_in_time(queue, filters, on_damage=mode)
-    start = max(start, filters.offset or 0)
-    return start, max(start, stop)
-
-
 def bytes_to_read(stores: Sequence[MessageStore], filters: MessageChoice) -> int:
     """Bytes of the commitlog that `read_messages` will read; 0 if a filter makes that unknown."""
     if (
@@ -163,11 +153,12 @@ def read_messages(
 
     Without light queues, no message is shown twice: their entries point to messages of other queues.
     """
-    ranges = [
-        (queue, *wanted_range(queue, filters, tolerance.mode))
+    queues = (
+        queue
         for queue in chosen_queues(store, filters)
         if not (without_light and is_light_queue(queue.topic))
-    ]
+    )
+    ranges = ranges_in_time(queues, filters, on_damage=tolerance.mode)
     yield from (batch for batch in read_range(ranges, filters, names, tolerance) if batch.num_rows)
 
 
@@ -201,7 +192,7 @@ def _plain_and_scanned(
     queues: Sequence[Queue], filters: MessageChoice, tolerance: Tolerance
 ) -> tuple[list[_Range], list[_Range]]:
     """Ranges of queues with files, and ranges of queues known only from the commitlog, read in one pass."""
-    ranges = [(queue, *wanted_range(queue, filters, tolerance.mode)) for queue in queues]
+    ranges = ranges_in_time(queues, filters, on_damage=tolerance.mode)
     return [each for each in ranges if each[0].scanned is None], [
         each for each in ranges if each[0].scanned is not None
     ]

@@ -308,7 +308,8 @@ _TRUST = (
         values.boolean,
         "Requested messages that the store no longer has, and queues without read permission, are an error; "
         "with `false` a warning "
-        "with a count. In a stream, missing read permission is always an error.",
+        "with a count. In a stream, missing read permission is always an error. A starting time before "
+        "deleted messages is only a warning.",
         "true",
     ),
     Option(

@@ -16,7 +16,14 @@ from rmq_spark.options.option import Earliest, Latest
 from rmq_spark.options.read_options import WHOLE_QUEUE, ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
-from rmq_spark.plan.starts import Starts, open_stores, refuse_unknown, stated_offset, warn_of_no_match
+from rmq_spark.plan.starts import (
+    Starts,
+    open_stores,
+    refuse_unknown,
+    stated_offset,
+    warn_of_deleted_times,
+    warn_of_no_match,
+)
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StorePermissionError
@@ -49,6 +56,8 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     if options.choice.has_topics or not planning.reads_all:  # else the options name nothing
         refuse_unknown(stores, options, [*planning.read, *starts.left_out])
     warn_of_no_match(stores, options, [*planning.read, *starts.left_out], "The read has no rows")
+    if options.group is None:
+        warn_of_deleted_times(planning.begins, options)
     if starts.clients is not None:
         return Plan(splits_of_clients(found, starts.clients), planning.lost)
     return Plan(make_splits(found, options, cores or available_cores()), planning.lost)
@@ -56,11 +65,14 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
 
 @dataclass(slots=True)
 class _Planning:
-    """Collects, store by store, the queues that are `read` and the number of `lost` messages."""
+    """Collects, store by store, the queues that are `read`, where the options lead, and the number of `lost`
+    messages.
+    """
 
     options: ReadOptions
     starts: Starts
     read: list[MessageQueue] = field(default_factory=list)
+    begins: list[tuple[Queue, int]] = field(default_factory=list)
     lost: int = 0
     reads_all: bool = field(init=False)  # from the beginning of each queue to its end
     takes_whole: bool = field(init=False)  # and all messages, in splits of any queues
@@ -102,6 +114,7 @@ class _Planning:
             return QueueSlice(there, there.min_offset, there.max_offset)
         name = MessageQueue.of(queue)
         start_option, start = self.starts.of(queue)
+        self.begins.append((queue, start))
         stop_option = options.ending.option
         stop = stated_offset(queue, options.ending.for_queue(*name), options.mode)
         low, high = there.min_offset, there.max_offset

@@ -37,6 +37,7 @@ from store_format.metadata.group_offsets import RetryOwners, known_groups
 from store_format.metadata.read import known_topics
 from store_format.names import did_you_mean, is_retry_topic, is_system_topic, nearest, retry_topic
 from store_format.read.choice import MessageChoice, QueueName
+from store_format.read.chosen_messages import warn_of_deleted
 from store_format.read.store import Store
 from store_format.read.store_root import refuse_equal_names, refuse_repeated, store_roots
 
@@ -318,6 +319,20 @@ def start_by_options(queue: Queue, options: ReadOptions) -> int:
             "time, or set startingOffsetsByTimestampStrategy=latest to skip this queue"
         )
     return offset
+
+
+def warn_of_deleted_times(starts: Iterable[tuple[Queue, int]], options: ReadOptions) -> None:
+    """Warns once if retention has deleted messages since the times of the `starting…` options.
+
+    `starts` has the queues with the offsets to which the options lead. As in Spark's Kafka source, a time
+    before the first message is no error.
+    """
+    begins = [
+        (queue, offset, stated.ms)
+        for queue, offset in starts
+        if isinstance(stated := options.starting.for_queue(*MessageQueue.of(queue)), Timestamp)
+    ]
+    warn_of_deleted(begins, options.starting.option)
 
 
 def stated_offset(queue: Queue, stated: Position, mode: str) -> int:

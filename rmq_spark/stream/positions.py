@@ -16,7 +16,13 @@ from rmq_spark.consume.stream_offset import HELD, StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, Split
-from rmq_spark.plan.starts import refuse_unknown, refuse_unknown_names, start_by_options, warn_of_no_match
+from rmq_spark.plan.starts import (
+    refuse_unknown,
+    refuse_unknown_names,
+    start_by_options,
+    warn_of_deleted_times,
+    warn_of_no_match,
+)
 from rmq_spark.stream.plan import Limits, Pace, admit, plan_stream
 from rmq_spark.stream.stores import Losses, StreamStores
 from store_format import Queue
@@ -360,7 +366,9 @@ def _first_starts(stores: StreamStores) -> dict[MessageQueue, int]:
     """
     refuse_unknown(stores.stores, stores.options, stores.queues.keys())
     warn_of_no_match(stores.stores, stores.options, stores.queues.keys(), _WAITS)
-    return {key: _first_start(key, queue, stores.options) for key, queue in stores.queues.items()}
+    starts = {key: _first_start(key, queue, stores.options) for key, queue in stores.queues.items()}
+    warn_of_deleted_times(((stores.queues[key], start) for key, start in starts.items()), stores.options)
+    return starts
 
 
 def _first_start(key: MessageQueue, queue: Queue, options: ReadOptions) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store_format.display.rows import iso_utc
+from store_format.display.text import shown
 from store_format.message.columns import DecodeOptions
 from store_format.read.choice import BodyFilter, MessageChoice
 from store_format.read.store import Queue, read_pieces
@@ -15,23 +18,65 @@ from store_format.read.tolerance import Tolerance
 
 Rows = TypeVar("Rows", "pa.RecordBatch", "pa.Table")
 _STORED = "storeTimestampMs"
+_log = logging.getLogger(__name__)
 
 
 def offsets_in_time(queue: Queue, choice: MessageChoice, *, on_damage: str = "FAILFAST") -> tuple[int, int]:
     """The offsets [start, stop) that may hold messages of the choice's store times, found by the broker's
-    search.
+    search, from the choice's `offset` on.
 
     A BatchCQ queue, whose entries have the times of batches only, and a queue known only from the commitlog
-    are not narrowed.
+    are not narrowed by time.
     """
     start, stop = queue.min_offset, queue.max_offset
-    if queue.range.is_batch or queue.scanned is not None:
-        return start, stop
+    if not queue.range.is_batch and queue.scanned is None:
+        if choice.since_ms is not None:
+            start = queue.offset_at(choice.since_ms, on_damage=on_damage)
+        if choice.until_ms is not None:
+            stop = queue.offset_at(choice.until_ms, on_damage=on_damage)
+    start = max(start, choice.offset or 0)
+    return start, max(start, stop)
+
+
+def warn_of_deleted(begins: Iterable[tuple[Queue, int, int]], option: str) -> None:
+    """Warns, once for all queues, that retention has deleted messages since a time.
+
+    `begins` has queues with the first offset to read and the time in ms that led to it; `option` is the name
+    of that time. No queue is read: where the time leads to the first offset of a queue, above 0, messages
+    before this offset were deleted. They are all older than the first message of the commitlog, which is read
+    once for each store.
+    """
+    oldest: dict[str, int] = {}  # by path
+    late: list[tuple[Queue, int]] = []
+    for queue, start, since_ms in begins:
+        if not start == queue.min_offset > 0:
+            continue
+        store = queue.store
+        if store.path not in oldest:
+            oldest[store.path] = store.time_at(store.log.min_offset) if store.log.files else -1
+        if oldest[store.path] < 0 or since_ms < oldest[store.path]:  # -1: unknown
+            late.append((queue, since_ms))
+    if late:
+        queue, since_ms = late[0]
+        _log.warning(
+            "%s after %s (%s): earlier messages were deleted, as in %s of %s, which begins at offset %d",
+            "1 queue begins" if len(late) == 1 else f"{len(late)} queues begin",
+            option,
+            iso_utc(since_ms),
+            shown(f"{queue.topic}-{queue.queue_id}"),
+            shown(queue.store.broker_name),
+            queue.min_offset,
+        )
+
+
+def ranges_in_time(
+    queues: Iterable[Queue], choice: MessageChoice, *, on_damage: str = "FAILFAST"
+) -> list[tuple[Queue, int, int]]:
+    """Each queue with its `offsets_in_time`. Warns if messages since the choice's time were deleted."""
+    ranges = [(queue, *offsets_in_time(queue, choice, on_damage=on_damage)) for queue in queues]
     if choice.since_ms is not None:
-        start = queue.offset_at(choice.since_ms, on_damage=on_damage)
-    if choice.until_ms is not None:
-        stop = queue.offset_at(choice.until_ms, on_damage=on_damage)
-    return start, stop
+        warn_of_deleted(((queue, start, choice.since_ms) for queue, start, _ in ranges), "since")
+    return ranges
 
 
 def in_time(rows: Rows, choice: MessageChoice) -> Rows:

@@ -42,7 +42,7 @@ from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
-from store_format.read.chosen_messages import in_time, offsets_in_time, read_chosen, with_body
+from store_format.read.chosen_messages import in_time, ranges_in_time, read_chosen, with_body
 from store_format.read.log_reader import without_damaged
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
@@ -290,7 +290,7 @@ def _by_queues(store: Store, choice: MessageChoice, how: How) -> Found:
         for queue in store.queues(chooses)
         if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
     ]
-    ranges = [(queue, *offsets_in_time(queue, choice, on_damage=how.on_damage)) for queue in queues]
+    ranges = ranges_in_time(queues, choice, on_damage=how.on_damage)
     batches = list(read_chosen(ranges, names, how.tolerance, choice, verify_crc=how.verify_crc))
     read = [max(stop - start, 0) for queue, start, stop in ranges if queue.scanned is None]
     scanned = tuple(  # one walk: the same range for all queues

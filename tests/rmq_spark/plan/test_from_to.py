@@ -5,16 +5,21 @@ outside.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rmq_spark
+from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
+from tests.rmq_spark.stream.test_positions import Stream
 from tests.support.fixtures import Golden
-from tests.support.reads import PLACE, read, told, told_places
+from tests.support.reads import PLACE, copy_of, read, told, told_places
 
 STORE = "basic-5.5.0"
 FAR_MS = 4_000_000_000_000  # the year 2096
+FIRST_FILE = 262144  # bytes of the first commitlog file
 
 
 def orders(
@@ -166,3 +171,37 @@ def test_a_start_behind_the_last_message_is_an_error_unless_said(golden: Golden)
     sentence = r"Audit-0 of broker-a: no message at or after 4000000000000 \(2096-10-02.*Strategy=latest"
     with pytest.raises(StoreError, match=sentence):
         read(golden(STORE), subscribe="Audit", startingTimestamp=FAR_MS).rows()
+
+
+def test_a_time_before_messages_that_retention_deleted_is_a_warning(
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Spark's Kafka source, such a time is no error. One warning says that messages are missing."""
+    root = copy_of(golden, STORE, tmp_path)
+    (root / "commitlog" / f"{0:020d}").unlink()
+    left = told(STORE, lambda row: row["topic"] == "Orders" and row["physicalOffset"] >= FIRST_FILE)
+    oldest = min(row["storeTimestamp"] for row in told(STORE) if row["physicalOffset"] >= FIRST_FILE)
+    first = MessageStore.open(str(root)).queue("Orders", 0).min_offset
+    assert first > 0
+    common: dict[str, str | bool] = {"subscribe": "Orders", "columns": PLACE}
+
+    assert read(root, startingTimestamp=oldest, **common).places() == told_places(left)
+    assert Stream(root, subscribe="Orders", startingTimestamp=str(oldest)).step() == told_places(left)
+    rmq_spark.open(str(root)).messages("Orders", since=oldest).to_table()
+    assert read(root, **common).places() == told_places(left)
+    assert caplog.messages == []  # all messages that were deleted are older than the time
+
+    early = str(oldest - 1)
+    assert read(root, startingTimestamp=early, **common).places() == told_places(left)
+    by_time = json.dumps({"Orders": {"0": oldest - 1, "1": oldest}})
+    assert read(root, startingOffsetsByTimestamp=by_time, **common).places() == told_places(left)
+    assert Stream(root, subscribe="Orders", startingTimestamp=early).step() == told_places(left)
+    assert rmq_spark.open(str(root)).messages("Orders", since=oldest - 1).to_table().num_rows == len(left)
+    deleted = f"earlier messages were deleted, as in Orders-0 of broker-a, which begins at offset {first}"
+    assert [message.split(" (")[0] for message in caplog.messages] == [
+        "4 queues begin after startingTimestamp",
+        "1 queue begins after startingOffsetsByTimestamp",
+        "4 queues begin after startingTimestamp",
+        "4 queues begin after since",
+    ]
+    assert all(message.endswith(f"Z): {deleted}") for message in caplog.messages)
