@@ -123,22 +123,23 @@ class CheckResult:
         """Notes that a part of the answer is not known."""
         self.found.append((CheckState.UNKNOWN, shown(why)))
 
-    def add(self, groups: Iterable[GroupLag]) -> None:
-        """Compares the numbers of the groups with all limits."""
+    def add(self, groups: Iterable[GroupLag], broker: str = "") -> None:
+        """Compares the numbers of a store's groups with all limits; names the `broker`, if given."""
+        of_broker = f" of {broker}" if broker else ""
         is_known: dict[str, bool] = {}
         for each in groups:
             group = each.row["group"]
             is_known[group] = is_known.get(group, False) or each.row["lagMessages"] is not None
             for limit in self.limits:
-                self._compare(limit, each)
+                self._compare(limit, each, of_broker)
         self.group_count += len(is_known)
         for group, known in is_known.items():
             if not known:
-                self.add_unknown(f"{group}: lag unknown, no committed offset can be compared")
+                self.add_unknown(f"{group}{of_broker}: lag unknown, no committed offset can be compared")
 
-    def _compare(self, limit: Limit, each: GroupLag) -> None:
+    def _compare(self, limit: Limit, each: GroupLag, of_broker: str) -> None:
         measure, value = limit.measure, limit.measure.of(each)
-        who = shown(f"{each.row['group']} on {each.row['topic']}")
+        who = shown(f"{each.row['group']} on {each.row['topic']}{of_broker}")
         if value is None:
             if measure.is_unknown(each):
                 self.found.append((CheckState.UNKNOWN, f"{who}: {measure.text} unknown"))

@@ -84,6 +84,14 @@ def test_the_line_names_the_worst_and_has_the_numbers(
     )
 
 
+def test_each_reason_names_the_broker_if_there_are_several(rmqlog: Runner, golden: Golden) -> None:
+    done = rmqlog("check", golden("cluster-5.5.0"), "--max-lag", 0, *NOW)
+    reasons = done.out.partition(" - ")[2].partition(" | ")[0].split("; ")
+    named = [reason for reason in reasons if ": lag " in reason]
+    assert named
+    assert all(re.search(r" on \S+ of broker-[a-z]\S*: lag ", reason) for reason in named), done.out
+
+
 def test_what_cannot_be_read_is_unknown(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     done = rmqlog("check", tmp_path / "nowhere", "--max-lag", 1)
     assert (done.code, done.err) == (UNKNOWN, "")

@@ -117,7 +117,8 @@ def check_(
     refuse_unknown_group(stores, group)
     result, keep = CheckResult(limits), keep_where(group=group, topic=filters.glob, all_groups=all_groups)
     for store in stores:
-        _add_store(result, store, StoreNumbers(store, broker_conf).groups(now_ms)[1], keep)
+        broker = store.broker_name if len(stores) > 1 else ""
+        _add_store(result, store, StoreNumbers(store, broker_conf).groups(now_ms)[1], keep, broker)
     if not result.group_count:
         result.add_unknown("no group has an offset that can be read")
     click.echo(result.line())
@@ -125,9 +126,9 @@ def check_(
 
 
 def _add_store(
-    result: CheckResult, store: MessageStore, groups: list[GroupLag], keep: KeepWhere | None
+    result: CheckResult, store: MessageStore, groups: list[GroupLag], keep: KeepWhere | None, broker: str
 ) -> None:
-    """Adds the numbers of a store's groups, and what is not known of the store."""
+    """Adds the numbers of a store's groups, and what is not known of it; names the `broker`, if given."""
     from store_format.metadata.group_offsets import refuse_unknown_offsets
 
     try:
@@ -136,7 +137,7 @@ def _add_store(
         result.add_unknown(str(error).partition(";")[0])
     if lost := lost_with_log(store):
         result.add_unknown(lost)
-    result.add(each for each in groups if keep is None or keep.keeps(each.row))
+    result.add((each for each in groups if keep is None or keep.keeps(each.row)), broker)
     for why in store.unreadable or ():
         result.add_unknown(why)
 

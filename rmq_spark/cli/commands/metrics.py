@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     default=2_000,
     show_default=True,
     metavar="N",
-    help="The largest number of pairs of group and topic; the pairs with the most unread messages stay.",
+    help="The largest number of pairs of group and topic of each store; the pairs with the most unread "
+    "messages stay.",
 )
 @click.option(
     "--verify",
