@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore
     from store_format.errors import StoreError
+    from store_format.views.lost_offsets import GroupsWithoutOffsets
 
 
 def group_options(command: Command) -> Command:
@@ -41,9 +43,9 @@ def group_options(command: Command) -> Command:
     return group(own(command))
 
 
-def what_is_unknown(stores: list[MessageStore]) -> int:
+def what_is_unknown(stores: list[MessageStore], group: str | None = None) -> int:
     """The exit code: PARTIAL, with a remark on stderr, if the offsets of a store's groups are unknown, or
-    unread messages are lost with parts of the commitlog.
+    were lost of one that `group` matches, or unread messages are lost with parts of the commitlog.
     """
     from store_format.errors import StoreError
     from store_format.metadata.group_offsets import groups_without_file, refuse_unknown_offsets
@@ -61,10 +63,25 @@ def what_is_unknown(stores: list[MessageStore]) -> int:
         except StoreError as error:
             remark(unknown_lag(error))
             code = PARTIAL
+        without = groups_without_offsets(store, group)
+        if without.groups:
+            remark(str(without))
+            code = PARTIAL if without.evidence else code
         if lost := lost_with_log(store):
             remark(f"{lost}, and count as unread here where they were not read: rmqlog verify {store.path}")
             code = PARTIAL
     return code
+
+
+def groups_without_offsets(store: MessageStore, group: str | None) -> GroupsWithoutOffsets:
+    """The configured groups without a committed offset that `--group` matches, or all of them."""
+    from store_format.errors import StoreError
+    from store_format.views.lost_offsets import GroupsWithoutOffsets
+
+    keep = keep_where(group=group)
+    with suppress(StoreError):  # who needs the files has said so
+        return GroupsWithoutOffsets.find(store, lambda name: keep is None or keep.matches(name))
+    return GroupsWithoutOffsets()
 
 
 def lost_with_log(store: MessageStore) -> str:
@@ -113,7 +130,7 @@ def no_rows_of_groups(stores: list[MessageStore], group: str | None) -> int:
     """Says why there is no row about groups, and returns the exit code. Raises as `refuse_unknown_group`,
     unless offsets are unknown.
     """
-    code = what_is_unknown(stores)
+    code = what_is_unknown(stores, group)
     if code != OK:
         return code
     refuse_unknown_group(stores, group)

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_spark.cli.group_options import group_options, lost_with_log, refuse_unknown_group
+from rmq_spark.cli.group_options import (
+    group_options,
+    groups_without_offsets,
+    lost_with_log,
+    refuse_unknown_group,
+)
 from rmq_spark.cli.options import (
     broker_conf_option,
     filter_options,
@@ -117,6 +122,9 @@ def check_(
     refuse_unknown_group(stores, group)
     result, keep = CheckResult(limits), keep_where(group=group, topic=filters.glob, all_groups=all_groups)
     for store in stores:
+        without = groups_without_offsets(store, group)
+        if without.evidence:
+            result.add_unknown(str(without))
         broker = store.broker_name if len(stores) > 1 else ""
         _add_store(result, store, StoreNumbers(store, broker_conf).groups(now_ms)[1], keep, broker)
     if not result.group_count:

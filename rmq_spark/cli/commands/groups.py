@@ -86,7 +86,7 @@ def groups_(
         if members:
             return nothing("no query or consumer of a group runs on the store")
         return no_rows_of_groups(stores, group)
-    return what_is_unknown(stores)
+    return what_is_unknown(stores, group)
 
 
 # ---- offsets -----------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def offsets_(
             keep=keep_where(group=group, topic=filters.glob),
         ):
             return no_rows_of_groups(stores, group)
-        return what_is_unknown(stores)
+        return what_is_unknown(stores, group)
     if group is None:
         raise click.UsageError("a reset needs a group: rmqlog offsets STORE GROUP")
     if apply_ and to_time is not None:

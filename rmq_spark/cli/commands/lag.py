@@ -161,9 +161,9 @@ def lag_(
     filters = without_topic(filters)
     if in_flight:
         if show_view(output, stores, "inFlight", _IN_FLIGHT, filters, now_ms=now_ms, keep=keep):
-            return what_is_unknown(stores)
+            return what_is_unknown(stores, group)
         refuse_unknown_group(stores, group)
-        return what_is_unknown(stores) or nothing("no message is in flight with pop")
+        return what_is_unknown(stores, group) or nothing("no message is in flight with pop")
     queues = queues or bool(filters.queue_ids) or _names_queues((*output.columns, sort))
     if queues and sort == "loss":
         raise click.UsageError("--sort loss needs the rows of topics; leave out --queues and --queue")
@@ -184,7 +184,7 @@ def lag_(
     _say_what_streams_hold_back(stores)
     if not queues and output.form == "table":
         _warn_of_loss(batches)
-    return what_is_unknown(stores)
+    return what_is_unknown(stores, group)
 
 
 def _names(view: str) -> list[str]:

@@ -124,7 +124,7 @@ def retention_(
     found = [forecast(store, _conf(store, broker_conf, hours, delete_when), now_ms, zone) for store in stores]
     keep = keep_where(group=group, topic=filters.glob, all_groups=all_groups) or KeepWhere(())
     losses = [_losses(each, keep) for each in found]
-    code = what_is_unknown(stores)
+    code = what_is_unknown(stores, group)
     if code == OK and not any(batch.num_rows for batch in losses):
         refuse_unknown_group(stores, group)
     nobody = f"no {'matching ' if keep.patterns else ''}group loses unread messages to the next deletion"
