@@ -42,7 +42,7 @@ from store_format.consumequeue.units import (
 )
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
-from store_format.files.paths import StoreFile, refuse
+from store_format.files.paths import StoreFile, is_inside, refuse
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message import sysflag
 from store_format.metadata.group_offsets import is_broker_49
@@ -297,7 +297,9 @@ class QueueProofs:
     def find_gone(self, state: StoreState) -> list[Gone]:
         """The messages of all queues that are gone with parts of the commitlog.
 
-        In a store that is in use, queues may lead to files that were created since the log was listed.
+        In a store that is in use, queues may lead to files that were created since the log was listed. Behind
+        the commitlog of a store that was upgraded to DLedger, they lead to dledger-*/
+        (DLedgerCommitLog.dividedCommitlogOffset).
         """
         if state is StoreState.LIVE or not self.log.files:
             return []
@@ -309,6 +311,9 @@ class QueueProofs:
             if may_lack or self._ends_of_lost_commit():
                 queues = self.queues(lambda _: None)
                 pointed = self.gone(state, queues) if may_lack else []
+                read = self.log.directories
+                if any(not is_inside(path, each) for each in self.opened.dledger_logs for path in read):
+                    pointed = [each for each in pointed if each.physical < self.log.stop]
                 return [*pointed, *self.gone_by_ledger(queues)]
         return []
 

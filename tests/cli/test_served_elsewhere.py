@@ -252,3 +252,20 @@ def test_queues_and_index_may_lead_into_the_commitlog_of_dledger(rmqlog: Runner,
     done = rmqlog("verify", upgraded)
     assert done.code == 3
     assert "1 message lost; a broker may serve others, from files that are not read" in done.out
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_messages_in_the_commitlog_of_dledger_are_not_lost(
+    rmqlog: Runner, upgraded: Path, is_given: bool
+) -> None:
+    """Behind the old commitlog, queues lead into that of DLedger, unless that is read, too."""
+    max((upgraded / "commitlog").iterdir()).unlink()
+    given: tuple[object, ...] = ()
+    if is_given:
+        (upgraded / "dledger-n0/data").rmdir()
+        (upgraded / "commitlog").rename(upgraded / "dledger-n0/data")
+        given = ("--commitlog", upgraded / "dledger-n0/data")
+    for verb, *more in (("info",), ("lag",), ("check", "--max-lost", "0")):
+        done = rmqlog(verb, upgraded, *more, *given)
+        assert done.code == {"info": 0, "lag": 4 * is_given, "check": 3 * is_given}[verb]
+        assert ("lost with missing parts" in done.out + done.err) == is_given, verb
