@@ -92,6 +92,20 @@ RECOVER_COLUMNS = (
     ),
     ViewColumn("reason", TEXT, "Why."),
 )
+# a file of config/ -> what is lost with it, if no `.bak` takes its place
+_LOST_WITH = {
+    "topics.json": "the settings of topics are lost",
+    "subscriptionGroup.json": "the settings of groups are lost",
+    "consumerOffset.json": "the offsets of all groups are lost",
+    "lmqConsumerOffset.json": "the offsets of all groups are lost",
+    "delayOffset.json": "delayed messages may be delivered again",
+    "consumerFilter.json": "the filters of groups are lost",
+    "consumerOrderInfo.json": "what consumers in order have in flight is lost",
+    "topicQueueMapping.json": "the queues of static topics are lost",
+    "messageRequestMode.json": "the request modes of groups are lost",
+    "timermetrics": "the counts of timed messages are lost",
+    "transactionMetrics": "the counts of half messages are lost",
+}
 _UNCHANGED = frozenset({"end", "keep", "left", "lost", "unknown"})  # actions that change no file
 _LOG = logging.getLogger(__name__)
 _Row = tuple[object, ...]
@@ -472,7 +486,7 @@ def _plan_rows(recovery: Recovery) -> Iterator[_Row]:
         yield "delayOffset", SCHEDULE_TOPIC, each.level - 1, "lower", each.end, lost, None, reason
     for place, error in recovery.broken.items():
         name = paths.base_name(place)
-        reason = f"the file cannot be read ({error}): it is kept as {name}.broken"
+        reason = f"{_put_aside(recovery, place)}; it cannot be read ({error}), and is kept as {name}.broken"
         yield "config", None, None, "aside", error.position, None, None, reason
     for topic, number in sorted(recovery.topics.items()):
         reason = (
@@ -481,6 +495,17 @@ def _plan_rows(recovery: Recovery) -> Iterator[_Row]:
         )
         yield "topics", topic, None, "create", None, None, None, reason
     yield from _index_rows(recovery)
+
+
+def _put_aside(recovery: Recovery, place: str) -> str:
+    """Which file of `config/` a recovery puts aside, and what that means."""
+    name = paths.base_name(place)
+    own, is_backup = name.removesuffix(".bak"), name.endswith(".bak")
+    other = place.removesuffix(".bak") if is_backup else f"{place}.bak"
+    text = f"config/{name} is put aside"
+    if other in recovery.broken or not files_at(other).read(other):
+        return f"{text}: {_LOST_WITH[own]}"
+    return text if is_backup else f"{text}: its older .bak takes its place"
 
 
 def _log_rows(recovery: Recovery) -> Iterator[_Row]:

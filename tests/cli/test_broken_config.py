@@ -110,7 +110,42 @@ def test_a_deleted_topic_comes_back_only_if_it_is_named(
     assert "U" in (read_topics(Opened(str(root))) or {})
 
 
-@pytest.mark.parametrize("name", ["consumerOffset.json", "subscriptionGroup.json", "delayOffset.json"])
+_LOSSES = {
+    "consumerOffset.json": "the offsets of all groups are lost",
+    "delayOffset.json": "delayed messages may be delivered again",
+    "subscriptionGroup.json": "the settings of groups are lost",
+}
+
+
+@pytest.mark.parametrize("name", _LOSSES)
+def test_a_recovery_names_the_file_and_what_is_lost_with_it(
+    root: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = root / "config" / name
+    backup = path.with_name(f"{name}.bak")
+    _zeros(path)
+    whole = b"{}"
+    for content, said in (
+        (None, f"config/{name} is put aside: {_LOSSES[name]}"),
+        (bytes(64), f"config/{name} is put aside: {_LOSSES[name]}"),
+        (whole, f"config/{name} is put aside: its older .bak takes its place"),
+    ):
+        if content is not None:
+            backup.write_bytes(content)
+        assert main(["recover", str(root), "-o", "csv", "--columns", "action,what"]) == 0
+        assert f"aside,{said}\n" in capsys.readouterr().out
+        main(["recover", str(root)])
+        assert f"; {said}; " in capsys.readouterr().out
+    assert main(["recover", str(root), "--apply"]) == 0
+    assert f"; {said}; written: config" in capsys.readouterr().out
+    assert path.read_bytes() == whole
+    backup.write_bytes(bytes(64))
+    main(["recover", str(root)])
+    said = f"; config/{name}.bak is put aside; to write: config\n"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", _LOSSES)
 def test_other_files_are_kept_aside(root: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     path = root / "config" / name
     _zeros(path)

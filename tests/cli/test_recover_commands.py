@@ -62,7 +62,8 @@ def test_every_action_has_words(rmqlog: Runner, golden: Golden) -> None:
     page = (ROOT / "docs" / "services.md").read_text(encoding="utf-8")
     rows = page.partition("| action | meaning |")[2].partition("\n\n")[0]
     first_cells = [row.split("|")[1] for row in rows.splitlines() if row.startswith("| `")]
-    actions = {name for cell in first_cells for name in re.findall("`([a-z]+)`", cell)} - {"topics"}
+    actions = {name for cell in first_cells for name in re.findall("`([a-z]+)`", cell)}
+    actions -= {"topics", "aside"}  # a part, and an action whose words name the file: test_broken_config.py
     assert len(actions) > 15
     for action in actions:
         assert in_words(action, "commitlog", 7)

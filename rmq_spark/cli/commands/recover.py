@@ -33,7 +33,6 @@ _WORDS: dict[str | tuple[str, str], tuple[str, str]] = {
     "cut": ("removes {} behind the end", "entry"),
     "lower": ("lowers the next offset of the level by {}", "message"),
     "remove": ("removes the file abort", ""),
-    "aside": ("keeps this file as NAME.broken", ""),
     "create": ("writes the queue: {}", "entry"),
     ("create", "topics"): ("creates the topic again", ""),
     "complete": ("adds {} at the end", "entry"),
@@ -176,9 +175,16 @@ def _with_words(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with the column `what`: the action in words."""
     import pyarrow as pa
 
-    columns = (batch[name].to_pylist() for name in ("action", "part", "entries"))
-    words = [in_words(*values) for values in zip(*columns, strict=True)]
+    words = [
+        _put_aside(row) if row["action"] == "aside" else in_words(row["action"], row["part"], row["entries"])
+        for row in batch.to_pylist()
+    ]
     return batch.append_column(_WHAT, pa.array(words, pa.string()))
+
+
+def _put_aside(row: Mapping[str, Any]) -> str:  # Any: values of columns
+    """Which file is put aside, and what is lost with it: the reason, without its details."""
+    return str(row["reason"]).partition(";")[0]
 
 
 def in_words(action: str, part: str, entries: int | None) -> str:
@@ -217,6 +223,8 @@ def _verdict(rows: Sequence[Mapping[str, Any]], unserved: Sequence[str], *, is_d
     cut = sum(row["entries"] for row in rows if row["action"] == "cut")
     if cut:
         whole += f"; {'cut' if is_done else 'to cut'}: {_counted(cut, 'entry')}"
+    for text in dict.fromkeys(_put_aside(row) for row in rows if row["action"] == "aside"):
+        whole += f"; {text}"
     if any(row["action"] == "refused" for row in rows):
         return f"{whole}; the recovery is refused, and nothing was changed"
     changes = [row for row in rows if row["action"] not in {*_NO_CHANGE, "remove"}]
