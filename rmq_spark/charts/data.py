@@ -7,6 +7,7 @@ notes say what is not shown. Names are safe wherever a chart puts them; numbers 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -124,6 +125,7 @@ def messages_of(source: Source, topic: str | None = None) -> Messages:
     `topic` chooses a topic, or topics by a pattern such as `Order*`; without it, RocketMQ's own topics of a
     store are left out. Raises OptionError for a topic of anything but a store or a cluster.
     """
+    refuse_path(source)
     if isinstance(source, Store):
         return messages_in([source], topic, MESSAGE_COLUMNS)
     if isinstance(source, LogCluster):
@@ -131,6 +133,13 @@ def messages_of(source: Source, topic: str | None = None) -> Messages:
     if topic is not None:
         raise OptionError(f"topic={topic!r} goes with a store or a cluster, found a {type(source).__name__}")
     return source.read(columns=MESSAGE_COLUMNS) if isinstance(source, Queue) else source
+
+
+def refuse_path(source: object) -> None:
+    """Raises OptionError for the path of a store, which nobody has opened."""
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        raise OptionError(f"expected a store, found the path {path!r}; write rmq_spark.open({path!r})")
 
 
 def batches_with(
@@ -449,6 +458,7 @@ def harmless(name: str | int | None, characters_max: int = _LABEL_MAX) -> str:
 
 def _view_of(source: Store | LogCluster, name: str, now_ms: int | None = None) -> pa.Table:
     """A view of a store, or of all stores of a cluster."""
+    refuse_path(source)
     stores = source.stores if isinstance(source, LogCluster) else [source]
     return pa.concat_tables([view_table(store, name, now_ms=now_ms) for store in stores])
 

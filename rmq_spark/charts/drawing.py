@@ -419,10 +419,10 @@ def overview(source: Store | LogCluster, *, now_ms: int | None = None) -> alt.VC
     Example: `charts.overview(rmq_spark.open("/data/store"))`.
     """
     require_altair()
+    behind = _behind(source, now_ms)
     parts: list[Any] = []  # Any: charts of different classes
     if any(not is_system_topic(queue.topic) and queue.max_offset for queue in source.queues()):
         parts.append(rate(source))
-    behind = _behind(source, now_ms)
     if behind.num_rows:
         parts.append(lag(behind))
     parts.append(disk_use(source))

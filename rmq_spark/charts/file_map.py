@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_spark.charts.data import Drawn, harmless
+from rmq_spark.charts.data import Drawn, harmless, refuse_path
 from rmq_spark.charts.drawing import inline_rows, require_altair, titled
 from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.walk import Damage, EndKind, Walk
@@ -216,6 +216,7 @@ def file_map_data(store: Store, *, read_bytes_max: int = READ_BYTES_MAX) -> Draw
 
     Reads the newest `read_bytes_max` bytes of the commitlog. A file that cannot be read becomes a note.
     """
+    refuse_path(store)
     pieces: list[_Piece] = []
     notes: list[str] = []
     try:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -114,6 +115,10 @@ class Found:
     table: pa.Table
     how: str
     searched: Searched
+
+    def to_pandas(self) -> Any:  # Any: a pandas.DataFrame; pandas has no types here
+        """Returns the messages as a pandas DataFrame: `table.to_pandas()`. Needs pandas."""
+        return self.table.to_pandas()
 
     def _repr_html_(self) -> str:
         from store_format.display.page import PageSpace, card, fact, facts, table, text, wide_last

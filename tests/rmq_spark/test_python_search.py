@@ -234,6 +234,9 @@ def test_a_data_frame_is_made_by_to_pandas(store: LogStore) -> None:
     with pytest.raises(TypeError, match=r"write messages.to_pandas\(\)"):
         pandas.DataFrame(messages)
     assert messages.to_pandas().shape == (messages.to_table().num_rows, 2)
+    found = store.find("id-9", columns=["keys", "tags"])
+    assert found.to_pandas().equals(found.table.to_pandas())
+    assert len(found.to_pandas()) == found.table.num_rows > 0
 
 
 def test_a_topic_of_one_store_of_a_cluster(golden: Golden) -> None:

@@ -385,6 +385,23 @@ def test_importing_the_charts_imports_no_altair() -> None:
 # ---- a store in place of messages --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        *(charts.rate, charts.heat_map, charts.latency, charts.lag, charts.disk_use, charts.delayed),
+        *(charts.dead_letters, charts.file_map, charts.overview),
+    ],
+)
+def test_a_path_is_refused_with_what_opens_it(draw: Callable[..., Any], golden: Golden) -> None:
+    root = str(golden("basic-5.5.0"))
+    for path in (root, Path(root)):
+        with pytest.raises(OptionError) as caught:
+            draw(path)
+        assert (
+            str(caught.value) == f"expected a store, found the path {root!r}; write rmq_spark.open({root!r})"
+        )
+
+
 def test_a_chart_takes_a_store_or_a_queue(golden: Golden) -> None:
     store = MessageStore.open(str(golden("basic-5.5.0")))
     users = [queue for queue in store.queues() if not is_system_topic(queue.topic)]
