@@ -103,7 +103,8 @@ def check_(
     Compares each group on each topic with the limits. A single value is critical; WARN:CRIT has both, and a
     value with a colon behind it is only a warning. The exit codes are those of monitoring plugins, and not
     those of the other commands: 0 ok, 1 warning, 2 critical, 3 unknown. A store, a part of a store or a
-    group that cannot be read is unknown. Behind | is the performance data: the worst value of each limit.
+    group that cannot be read is unknown. Behind | is the performance data: for each limit the worst value
+    of one group on one topic, and not the sum of all.
 
     \b
     rmqlog check /data/store --max-lag 1000:5000 --max-age 1h
