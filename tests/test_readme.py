@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -71,6 +72,13 @@ def test_the_first_screen_has_the_sentences_of_make() -> None:
         assert re.search(r"; \d+ minutes$", sentence)
         assert f"make {target} ({sentence})" in screen
     assert (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()[-1] == "make test-all"
+
+
+def test_questions_and_reports_have_the_addresses_of_the_package() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert all(f"<{urls[name]}>" in security for name in ("Security", "Issues"))
+    assert [dict(_DEFINITION.findall(text))["issues"] for text in READMES.values()] == [urls["Issues"]] * 2
 
 
 @pytest.mark.parametrize("name", READMES)
