@@ -30,7 +30,7 @@ _CONSUME_QUEUE_FILE_SIZE = 300_000 * CQ_UNIT.itemsize  # MessageStoreConfig.mapp
 _BLANK_SIZE_MIN = BLANK_HEAD.itemsize  # CommitLog.END_FILE_MIN_BLANK_LENGTH
 _CHUNK_BYTES = 32 << 20
 _UNIT_BYTES_WITHOUT_BODY = 256  # estimate, for the size of a chunk
-_START_MS = 1_700_000_000_000
+START_MS = 1_700_000_000_000
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 # MessageClientIDSetter: address, process, class loader
 _CLIENT = bytes.fromhex("0A010203" + "1C61" + "18B4AAC2")
@@ -68,7 +68,7 @@ def fill(root: Path, filling: Filling) -> None:
     units = np.concatenate(parts, dtype=CQ_UNIT)
     _write_consume_queues(root / "consumequeue", filling, units)
     _write_config(root, filling)
-    last_ms, last_offset = _START_MS + filling.messages, int(units["physical_offset"][-1])
+    last_ms, last_offset = START_MS + filling.messages, int(units["physical_offset"][-1])
     longs = pack(
         CHECKPOINT,
         dict(zip(CHECKPOINT.names or (), (last_ms, last_ms, 0, 0, last_offset, last_offset), strict=True)),
@@ -98,7 +98,7 @@ def _append(log: _LogFiles, filling: Filling, start: int, stop: int) -> NDArray[
         units,
         physical_offset=physical,
         queue_offset=number // filling.queues,
-        store_timestamp=_START_MS + 1 + number,
+        store_timestamp=START_MS + 1 + number,
     )
     log.write(units, physical)
     columns = {"physical_offset": physical, "size": units.sizes, "tags_code": tags_code_many(tags)}
@@ -120,7 +120,7 @@ def message_columns(filling: Filling, start: int, stop: int) -> tuple[MessageCol
         properties=properties,
         queue_id=(place % filling.queues_per_topic).astype(np.int32),
         flag=(number % 7).astype(np.int32),
-        born_timestamp=_START_MS + number,
+        born_timestamp=START_MS + number,
         born_ip=bytes([10, 1, 2, 3]),
         born_port=51234,
         store_ip=bytes([10, 1, 2, 4]),
@@ -253,7 +253,7 @@ def _write_config(root: Path, filling: Filling) -> None:
         }
         for topic, count in counts.items()
     }
-    version = {"counter": len(table), "stateVersion": 0, "timestamp": _START_MS}
+    version = {"counter": len(table), "stateVersion": 0, "timestamp": START_MS}
     (root / "config").mkdir()
     (root / "config" / "topics.json").write_text(
         json.dumps({"dataVersion": version, "topicConfigTable": table}), encoding="utf-8"

@@ -1,6 +1,6 @@
 """`python -m benchmarks.object_cost`: requests, bytes and CPU time of a process that reads a store on object
 storage without Spark, for the arithmetic of docs/cost.md. With `--cuts`: what queues cost that are cut for
-tasks.
+tasks. With `--times`: what is fetched to read the last tenth of a store.
 
 The S3 server of the tests runs in another process, so that the CPU time is the reader's; a second server, in
 this process, counts the requests.
@@ -9,6 +9,7 @@ this process, counts the requests.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -18,14 +19,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any  # Spark's offsets are JSON
 
-from benchmarks.fill import Filling, fill
+from benchmarks.fill import START_MS, Filling, fill
 from benchmarks.report import table
+from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
+from rmq_spark.stream.positions import StreamPositions
+from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore, kernels
 from store_format.files import blocks
 from store_format.files.read import Clients, places
@@ -36,6 +41,7 @@ _TOPICS = 10
 _COLUMNS = "topic,queueId,queueOffset,body"
 _CORES = 8
 _CUT_MESSAGES, _CUT_UNIT_BYTES = 2_400_000, 372  # with --cuts
+_TIMED_MESSAGES = 1_500_000  # with --times: 3 files for each of 2 queues
 _SERVERS: list[ObjectServer] = []
 
 
@@ -43,9 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.object_cost")
     parser.add_argument("--gib", type=float, default=1, help="GiB of commitlog (1)")
     parser.add_argument("--cuts", action="store_true", help="requests for queues that are cut for tasks")
+    parser.add_argument("--times", action="store_true", help="requests to read from a time, or a checkpoint")
     given = parser.parse_args(arguments)
     if given.cuts:
         return _cuts()
+    if given.times:
+        return _times()
     with tempfile.TemporaryDirectory(prefix="rmqlog-bench-") as directory:
         buckets = Path(directory) / "buckets"
         root = buckets / "bucket" / "store"
@@ -98,6 +107,60 @@ def _cuts() -> int:
                 rows.append((what, f"{len(sizes) / 16:.1f}", f"{sum(sizes) / 16e6:.1f}"))
     print(table(("16 queues of 150,000 entries", "requests a queue", "MB a queue"), rows), end="")
     return 0
+
+
+def _times() -> int:
+    """Requests and bytes to plan and to read the last tenth of 2 queues of 3 files each, in one task."""
+    url, start_ms = "s3://bucket/store", START_MS + _TIMED_MESSAGES * 9 // 10
+    whole = {"minPartitions": "1", "maxBytesPerPartition": "10g"}
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="rmqlog-bench-") as directory:
+        root = Path(directory) / "bucket" / "store"
+        root.parent.mkdir()
+        fill(root, Filling(messages=_TIMED_MESSAGES, body_size=100, queues_per_topic=2))
+        kernels.load()
+        with served(Path(directory)) as server:
+            _use(server)
+
+            def add(what: str, found: Sequence[Split], scan: Scan) -> None:
+                rows.append((f"{what}: plan", *_by_kind(server)))
+                _forget()  # tasks run in other processes
+                for split in found:
+                    for _ in scan.read(split):
+                        pass
+                rows.append((f"{what}: read", *_by_kind(server)))
+
+            scan, splits = _plan(url, **whole, startingTimestamp=str(start_ms))
+            add("`startingTimestamp`", splits, scan)
+            checkpoint = json.dumps(_positions(url, maxOffsetsPerTrigger=str(_TIMED_MESSAGES * 9 // 10))[1])
+            _forget()
+            server.requests.clear()
+            positions, end, scan = _positions(url, json.loads(checkpoint), **whole)
+            add("a stream's next run", positions.plan(json.loads(checkpoint), end).splits, scan)
+    titles = "last tenth of 2 queues of 3 files", "queue file requests", "MB", "log requests", "MB of log"
+    print(table(titles, rows), end="")
+    return 0
+
+
+def _positions(
+    url: str, start: dict[str, Any] | None = None, **options: str
+) -> tuple[StreamPositions, dict[str, Any], Scan]:
+    """A stream's positions in a new process, its next end as JSON, and its scan."""
+    given = {"path": url, "columns": _COLUMNS, "startingOffsets": "earliest", "includeLastFile": "true"}
+    parsed = parse_read_options(given | options, where=STREAM)
+    positions = StreamPositions(StreamStores(parsed))
+    end = positions.latest(positions.initial() if start is None else start)
+    return positions, json.loads(json.dumps(end)), Scan(fields_from_options(parsed), parsed)
+
+
+def _by_kind(server: ObjectServer) -> tuple[str, ...]:
+    """Requests and MB of queue files, and of the log; the server forgets them."""
+    cells: list[str] = []
+    for kind in ("/consumequeue/", "/commitlog/"):
+        sizes = [each.stop - each.start for each in server.requests if kind in each.key]
+        cells += [str(len(sizes)), f"{sum(sizes) / 1e6:.1f}"]
+    server.requests.clear()
+    return tuple(cells)
 
 
 def _read_one(url: str, size: int) -> None:
