@@ -476,7 +476,8 @@ def open_path(
         if commit_log_paths or paths.is_remote(path) or not _may_be_new(path):
             raise
         new = f"store_format.MessageStore.create({path!r}, broker_name=…)"
-        raise StoreNotFoundError(f"{error}; a new store is made by {new}") from error
+        fill = f"rmq_spark.open({path!r}).append(table)"
+        raise StoreNotFoundError(f"{error}; a new store is made by {new}, then {fill}") from error
 
 
 def _opened(path: str, commit_log_paths: Sequence[str]) -> LogStore | LogCluster:

@@ -136,7 +136,8 @@ def refuse_unknown_names(
         missing = [topic for topic in missing if topic not in configured]
     if missing:
         known = sorted({queue.topic for queue in _existing_queues(stores)})
-        advice = did_you_mean(missing[0], known) or _listed(known)
+        applications = [topic for topic in known if not is_system_topic(topic)]
+        advice = did_you_mean(missing[0], known) or _listed(applications or known)
         raise OptionError(f"no store has a topic {missing[0]!r}; {advice}")
     read_queues = frozenset(queues if options.choice.queues else ())
     unknown = [queue for queue in options.choice.queues if not _is_read(queue, read_queues, stores)]

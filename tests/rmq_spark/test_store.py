@@ -143,10 +143,14 @@ def test_a_place_for_a_new_store_is_told_how_to_make_one(tmp_path: Path) -> None
     for name in ("empty", "missing"):
         with pytest.raises(StoreNotFoundError) as raised:
             rmq_spark.open(str(tmp_path / name))
-        new = f"MessageStore.create({str(tmp_path / name)!r}, broker_name=…)"
+        place = repr(str(tmp_path / name))
+        new = f"MessageStore.create({place}, broker_name=…), then rmq_spark.open({place}).append(table)"
         assert str(raised.value).endswith(f"; a new store is made by store_format.{new}")
         made = MessageStore.create(str(tmp_path / name), broker_name="broker-a")
-        assert rmq_spark.open(made.path).topics() == []  # the advice is right
+        opened = rmq_spark.open(made.path)
+        assert isinstance(opened, LogStore)
+        opened.append(pa.table({"topic": ["Orders"], "body": ["1"]}))
+        assert rmq_spark.open(made.path).topics() == ["Orders"]  # the advice is right
     with pytest.raises(StoreNotFoundError) as raised:
         rmq_spark.open(str(tmp_path / "other"))
     assert "MessageStore.create" not in str(raised.value)

@@ -14,7 +14,10 @@ from rmq_spark.plan.batch import plan
 from rmq_spark.plan.starts import open_stores
 from rmq_spark.stream.stores import StreamStores
 from rmq_spark.write.target import open_target
+from store_format import MessageStore
 from store_format.errors import OptionError, StoreError, StoreNotFoundError
+from store_format.names import is_system_topic
+from tests.support.fixtures import Golden
 from tests.support.small_store import write_small_store
 
 MEMBERS = ("broker-a", "broker-b")
@@ -171,6 +174,19 @@ def test_a_batch_whose_pattern_matches_no_topic_says_so(
         f"subscribePattern Ord* matches no topic; {pattern}; the topics are Batches, Orders, "
     )
     assert warned[0].endswith(". The read has no rows")
+
+
+def test_an_unknown_topic_names_the_topics_of_applications(golden: Golden) -> None:
+    """As `subscribePattern` does. A name that is near to a system topic is still found."""
+    store = golden("delay-tx-5.5.0")
+    assert any(map(is_system_topic, MessageStore.open(str(store)).topics()))
+    with pytest.raises(OptionError) as caught:
+        plan(parse_read_options({"path": str(store), "subscribe": "zzz"}))
+    listed = str(caught.value).partition("; the topics are ")[2].split(", ")
+    assert listed != [""]
+    assert not any(map(is_system_topic, listed))
+    with pytest.raises(OptionError, match="did you mean SCHEDULE_TOPIC_XXXX"):
+        plan(parse_read_options({"path": str(store), "subscribe": "SCHEDULE_TOPIC"}))
 
 
 def test_seconds_are_no_milliseconds(cluster: Path) -> None:
