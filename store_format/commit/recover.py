@@ -494,6 +494,9 @@ def _plan_rows(recovery: Recovery) -> Iterator[_Row]:
             "or messages show"
         )
         yield "topics", topic, None, "create", None, None, None, reason
+    for topic, number in sorted(recovery.short_topics.items()):
+        reason = f"readQueueNums of topics.json is less than the {number} queues that files or messages show"
+        yield "topics", topic, None, "raise", None, number, None, reason
     yield from _index_rows(recovery)
 
 

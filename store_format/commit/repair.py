@@ -49,14 +49,16 @@ from store_format.files.read import files_at
 from store_format.files.write import FileWrites
 from store_format.index.updates import IndexBatch, cut_index
 from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX
-from store_format.metadata.group_offsets import write_delay_offsets
+from store_format.metadata.group_offsets import rewrite_config, write_delay_offsets
 from store_format.metadata.read import (
     Checkpoint,
     broken_configs,
+    config_path,
     read_checkpoint,
     read_delay_offsets,
     read_topics,
 )
+from store_format.metadata.values import raise_queue_nums
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import OWN_DIRECTORY, Opened
 from store_format.survey.fates import StoredTopics
@@ -180,7 +182,8 @@ class Recovery(LogComparison):
     `queues`, the queues of `source`, -1 without any. `ahead` are those with entries that point behind the
     log's end, each with the number of the first unit that is cut. An interrupted commit has `staged` all
     messages behind a physical offset, up to a time (ms): it writes them again. `topics` are those that
-    topics.json has lost, with their numbers of queues. A salvage leaves out the `remains`. `lost` are the
+    topics.json has lost, with their numbers of queues, `short_topics` those that have more queues there than
+    clients read. A salvage leaves out the `remains`. `lost` are the
     messages of the compared queues that nobody can read, as `verify` counts them. Of a log whose end is
     certain, entries behind it are old (`has_old_entries`).
     `whole_in` is the log that shows which messages are whole, if `log` is that of a copy, whose short files
@@ -195,6 +198,7 @@ class Recovery(LogComparison):
     ahead: list[tuple[QueueBounds, int]] = field(default_factory=list)
     levels: list[LoweredLevel] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
+    short_topics: dict[str, int] = field(default_factory=dict)
     broken: dict[str, CorruptStoreError] = field(default_factory=dict)
     copied: list[CopiedPart] = field(default_factory=list)
     remains: ReadableEnd | None = None
@@ -229,6 +233,7 @@ class Recovery(LogComparison):
         created = (each.queue for each in self.changes if each.action == "create")
         # readers ask about queues of an unknown fate as before
         named = [key for key in (*created, *self.unknown) if not self.compared[key].stored.is_batch]
+        self.short_topics = StoredTopics(self.source).short(named, self.options.topics)
         if self.options.topics is None:
             self.topics = StoredTopics(self.source).lost(named)
         else:  # the user named them: also topics that a readable topics.json lacks
@@ -505,6 +510,14 @@ def carry_out(recovery: Recovery, files: FileWrites) -> Recovery:
     _note_sizes(recovery, files)
     _keep_aside(recovery, files)
     write_topics(opened, recovery.topics, recovery.options.clock(), files)
+    if recovery.short_topics:
+        rewrite_config(
+            config_path(opened, "topics.json"),
+            lambda data, file: raise_queue_nums(
+                data or b"", recovery.short_topics, recovery.options.clock(), file
+            ),
+            files,
+        )
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
     if recovery.levels:
         levels = {each.level: each.end for each in recovery.levels}

@@ -356,6 +356,7 @@ def check_queue_ids(
         needed = highest[topic] + 1
         expected = f"queue ids of {topic} below {config.read_queue_nums} (readQueueNums in topics.json)"
         found = f"a queue with {count} message{'s' * (count != 1)}, which consumers do not read"
-        advice = f"Raise readQueueNums of {topic} to {needed} (mqadmin updateTopic -r {needed})"
+        advice = f"Raise readQueueNums of {topic} to {needed} (mqadmin updateTopic -r {needed}"
+        advice += ", or without a broker rmqlog recover STORE --topic NAME --apply)"
         findings.add("warning", directory, 0, expected, found, advice)
     return unread

@@ -586,6 +586,23 @@ def put_topics(
     return dumps({"dataVersion": version} | raw | {"dataVersion": version, "topicConfigTable": table | put})
 
 
+def raise_queue_nums(data: bytes, numbers: Mapping[str, int], timestamp: int, file: str) -> bytes:
+    """topics.json in which these topics of it have at least so many queues to read and to write.
+
+    As in `add_topics`, the data version is incremented and everything else is kept. Raises CorruptStoreError
+    for a file that is no topics.json.
+    """
+    with bean_errors_of(file):
+        raw = members(loads(data, file), "the file")
+        table = dict(members(raw.get("topicConfigTable"), "topicConfigTable"))
+        for name, number in numbers.items():
+            topic = members(table[name], name)
+            nums = ((key, topic.get(key, 16)) for key in ("readQueueNums", "writeQueueNums"))  # TopicConfig
+            table[name] = {**topic, **{key: max(number, integer(given, key)) for key, given in nums}}
+        version = next_version(members(raw.get("dataVersion"), "dataVersion"), timestamp)
+    return dumps({**raw, "dataVersion": version, "topicConfigTable": table})
+
+
 def next_version(version: Mapping[str, Any], timestamp: int) -> dict[str, Any]:
     """The data version after a change at `timestamp`, the clock in ms (DataVersion.nextVersion)."""
     counter = integer(version.get("counter", 0), "dataVersion.counter")

@@ -487,11 +487,32 @@ class StoredTopics:
         missing = self.missing(known) if known else {}
         if known and not known.is_backup:
             return missing
-        numbers = missing | self.numbers(self.needs_config)
+        numbers = missing | self._shown_numbers(named)
+        return {topic: number for topic, number in numbers.items() if topic not in (known or ())}
+
+    def short(self, named: Collection[QueueKey], topics: Collection[str] | None = None) -> dict[str, int]:
+        """The topics of a `.bak`, where only that can be read, of which clients do not read all queues, with
+        their numbers of queues, as `lost` finds them: their readQueueNums is of an earlier moment. In a
+        readable topics.json somebody may have lowered it: then only of `topics`, which the user named.
+        """
+        known = read_topics(self.opened)
+        if not known or self.has_rocksdb_config or not (known.is_backup or topics):
+            return {}
+        return {
+            topic: number
+            for topic, number in self._shown_numbers(named).items()
+            if topic in known
+            and (topics is None or topic in topics)
+            and known[topic].read_queue_nums < number
+        }
+
+    def _shown_numbers(self, named: Collection[QueueKey]) -> dict[str, int]:
+        """The topics that files of queues, and these queues, show, with their numbers of queues."""
+        numbers = self.numbers(self.needs_config)
         for topic, queue_id in {*named, *GivenUp.known(self.opened).ranges}:
             if self.needs_config(topic):
                 numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
-        return {topic: number for topic, number in numbers.items() if topic not in (known or ())}
+        return numbers
 
     @staticmethod
     def needs_config(topic: str) -> bool:

@@ -16,8 +16,11 @@ from rmq_spark.cli.main import main
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError
+from store_format.java.fastjson import loads
 from store_format.metadata.read import read_topics
+from store_format.metadata.values import dumps
 from store_format.opened.store import Opened
+from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 
 NEW = 34  # messages of the topic that the .bak does not know
@@ -171,3 +174,43 @@ def test_a_missing_log_has_no_next_command(root: Path, capsys: pytest.CaptureFix
     shutil.rmtree(root / "commitlog")
     assert "mount its disk, or name its directory (--commitlog DIR)" in diagnose(str(root)).verdict
     assert _next(capsys, root) == ""
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_topic_gets_the_queues_that_an_old_bak_lacks(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: bool
+) -> None:
+    """The .bak is from before Orders got four queues. With `named`, a broker has loaded it already."""
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    topics, opened = root / "config" / "topics.json", Opened(str(root))
+    before = topics.read_bytes()
+    whole = loads(before, str(topics))
+    whole["topicConfigTable"]["Orders"] |= {"readQueueNums": 1, "writeQueueNums": 1}
+    topics.write_bytes(dumps(whole))
+    shutil.copy(topics, f"{topics}.bak")
+    if not named:
+        _half(topics)
+        assert _next(capsys, root) == f"rmqlog recover {root}"
+    more = ["--topic", "Orders"] if named else []
+    assert main(["recover", str(root), *more]) == 0
+    assert "raises the topic to 4 queues" in capsys.readouterr().out
+    assert main(["recover", str(root), *more, "--apply"]) == 0
+    assert f"written: {'' if named else 'config, '}topics" in capsys.readouterr().out
+    after, orders = read_topics(opened) or {}, loads(before, str(topics))["topicConfigTable"]["Orders"]
+    assert (after["Orders"].read_queue_nums, after["Orders"].write_queue_nums) == (4, 4)
+    assert loads(topics.read_bytes(), str(topics))["topicConfigTable"]["Orders"] == orders
+    capsys.readouterr()
+    assert _next(capsys, root) == ""
+    assert main(["recover", str(root), *more]) == 0
+    assert "nothing has to be changed" in capsys.readouterr().out
+
+
+def test_a_lowered_number_of_queues_stays(golden: Golden, tmp_path: Path) -> None:
+    """Somebody may have lowered readQueueNums: a recovery raises it only of a topic that is named."""
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    topics = root / "config" / "topics.json"
+    whole = loads(topics.read_bytes(), str(topics))
+    whole["topicConfigTable"]["Orders"]["readQueueNums"] = 2
+    topics.write_bytes(dumps(whole))
+    assert main(["recover", str(root), "--apply"]) == 0
+    assert (read_topics(Opened(str(root))) or {})["Orders"].read_queue_nums == 2

@@ -34,6 +34,7 @@ _WORDS: dict[str | tuple[str, str], tuple[str, str]] = {
     "lower": ("lowers the next offset of the level by {}", "message"),
     "remove": ("removes the file abort", ""),
     "create": ("writes the queue: {}", "entry"),
+    "raise": ("raises the topic to {}", "queue"),
     ("create", "topics"): ("creates the topic again", ""),
     "complete": ("adds {} at the end", "entry"),
     ("complete", "commit"): ("completes the interrupted commit", ""),

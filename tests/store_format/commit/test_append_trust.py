@@ -95,7 +95,10 @@ def test_diagnose_names_queues_that_no_consumer_reads(tmp_path: Path) -> None:
     assert (problem.severity, problem.file) == ("warning", f"{root}/consumequeue/Orders/3")
     assert problem.expected == "queue ids of Orders below 2 (readQueueNums in topics.json)"
     assert problem.found == "a queue with 1 message, which consumers do not read"
-    assert problem.advice == "Raise readQueueNums of Orders to 4 (mqadmin updateTopic -r 4)"
+    assert problem.advice == (
+        "Raise readQueueNums of Orders to 4 (mqadmin updateTopic -r 4, or without a broker rmqlog recover "
+        "STORE --topic NAME --apply)"
+    )
 
 
 # ---- a batch that is committed already ---------------------------------------------------------------------
