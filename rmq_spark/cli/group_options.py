@@ -86,11 +86,26 @@ def groups_without_offsets(store: MessageStore, group: str | None) -> GroupsWith
 
 def lost_with_log(store: MessageStore) -> str:
     """Says how many messages are lost with missing parts of the commitlog; empty for none."""
+    count = lost_count(store)
+    verb = "is" if count == "1 message" else "are"
+    return f"{count} {verb} lost with missing parts of the commitlog" if count else ""
+
+
+def lost_count(store: MessageStore) -> str:
+    """How many messages are lost with missing parts of the commitlog, as `verify` counts them: "1 message" or
+    "at least 8 messages"; empty for none.
+    """
+    from store_format.bookkeeping.journal import StoreState
     from store_format.survey.gone import QueueProofs
 
-    count = sum(each.count for each in QueueProofs(store.opened, store.log).find_gone(store.state))
-    noun = "message is" if count == 1 else "messages are"
-    return f"{count:,} {noun} lost with missing parts of the commitlog" if count else ""
+    proofs, is_least = QueueProofs(store.opened, store.log), False
+    count = sum(each.count for each in proofs.find_gone(store.state))
+    if not count:
+        return ""
+    # only then asks for the queues, of which some may need a scan
+    if store.state is StoreState.CLEAN and proofs.lacks_ends(is_ahead=True, lacks_queues=True):
+        is_least = any(queue.scanned is not None for queue in store.queues())
+    return f"{'at least ' * is_least}{count:,} message{'s' * (count != 1)}"
 
 
 def unknown_lag(error: StoreError) -> str:

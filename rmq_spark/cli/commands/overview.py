@@ -11,6 +11,7 @@ import click
 
 from rmq_spark.cli.completion import complete_view
 from rmq_spark.cli.exit_codes import OK
+from rmq_spark.cli.group_options import lost_count
 from rmq_spark.cli.options import (
     broker_conf_option,
     filter_options,
@@ -165,7 +166,6 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     from store_format.bookkeeping.journal import StoreState
     from store_format.bookkeeping.ledger import GivenUp
     from store_format.files.lock import StoreLock
-    from store_format.survey.gone import QueueProofs
     from store_format.survey.log_end import ReadableEnd
 
     path = shlex.quote(shown(store.path))
@@ -177,11 +177,9 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     if store.state is StoreState.CLEAN:
         given_up = str(GivenUp.read(store.opened))
         before = f"; an earlier recovery gave up {given_up}" if given_up else ""
-        lost = sum(each.count for each in QueueProofs(store.opened, store.log).find_gone(store.state))
+        lost = lost_count(store)
         if lost:
-            readable += (
-                f", {count_text(lost)} message{'s' * (lost != 1)} lost with missing parts of the commitlog"
-            )
+            readable += f", {lost} lost with missing parts of the commitlog"
         text = f"{broker}stopped in order: {readable}{before}"
         return Verdict(text, f"rmqlog verify {path}", is_bad=bool(lost))
     end = ReadableEnd.after_crash(store.opened, store.log)
