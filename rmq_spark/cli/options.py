@@ -18,7 +18,7 @@ import click
 
 from rmq_spark.cli.completion import VARIABLE, complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
-from rmq_spark.cli.remarks import remember_store
+from rmq_spark.cli.remarks import given_store, remark, remember_store
 from rmq_spark.cli.repeated import choice_of_topics, globs_of
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
@@ -170,6 +170,22 @@ def open_all(
 def known_topics(stores: Iterable[MessageStore]) -> set[str]:
     """The topics of the stores: with queues, or only configured."""
     return {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
+
+
+def say_what_an_old_bak_lacks(stores: Iterable[MessageStore]) -> None:
+    """Says where only the `.bak` of topics.json can be read: a topic that was created since is unknown
+    without queue files, and its messages are in no row.
+    """
+    from store_format.metadata.read import known_topics as configured_topics
+
+    for store in stores:
+        topics = configured_topics(store.opened)
+        if topics is not None and topics.is_backup:
+            remark(
+                "topics.json cannot be read, and its .bak may lack topics: messages of a topic that has no "
+                "queue files either are left out here; to count them: rmqlog verify "
+                f"{given_store(store.path)}"
+            )
 
 
 # ---- options of some commands ------------------------------------------------------------------------------

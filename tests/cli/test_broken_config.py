@@ -213,3 +213,21 @@ def test_a_lowered_number_of_queues_stays(golden: Golden, tmp_path: Path) -> Non
     topics.write_bytes(dumps(whole))
     assert main(["recover", str(root), "--apply"]) == 0
     assert loads(topics.read_bytes(), str(topics))["topicConfigTable"]["Orders"]["readQueueNums"] == 2
+
+
+@pytest.mark.parametrize("verb", ["ls", "lag"])
+def test_rows_without_a_topic_that_only_the_log_has_say_so(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    topics = root / "config" / "topics.json"
+    said = f"are left out here; to count them: rmqlog verify {root}\n"
+    assert main([verb, str(root)]) == 0
+    assert said not in capsys.readouterr().err
+    whole = loads(topics.read_bytes(), str(topics))
+    del whole["topicConfigTable"]["Orders"]
+    Path(f"{topics}.bak").write_bytes(dumps(whole))
+    _half(topics)
+    shutil.rmtree(root / "consumequeue" / "Orders")
+    assert main([verb, str(root)]) == 0
+    assert said in capsys.readouterr().err

@@ -21,6 +21,7 @@ from rmq_spark.cli.options import (
     filter_options,
     from_one_look,
     now_option,
+    say_what_an_old_bak_lacks,
     store_argument,
     without_topic,
 )
@@ -182,6 +183,7 @@ def lag_(
     _warn_of_lost_end(batches)
     _say_what_consumers_do_not_read(stores, {name for each in batches for name in each["topic"].to_pylist()})
     _say_what_streams_hold_back(stores)
+    say_what_an_old_bak_lacks(stores)
     if not queues and output.form == "table":
         _warn_of_loss(batches)
     return what_is_unknown(stores, group)

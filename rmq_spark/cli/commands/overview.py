@@ -20,6 +20,7 @@ from rmq_spark.cli.options import (
     now_option,
     refuse_topics_no_store_has,
     refuse_unknown_topic,
+    say_what_an_old_bak_lacks,
     store_argument,
 )
 from rmq_spark.cli.output import Output, Verdict, output_options, write_records, write_verdict
@@ -219,6 +220,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
     )
     if not rows:
         return nothing(f"no {'queue' if queues else 'topic'} matches; --all includes system topics")
+    say_what_an_old_bak_lacks(stores)
     if output.form == "table":
         remark(f"messages: offsets, not checked; to check them: rmqlog verify {given_store()}")
     return OK
