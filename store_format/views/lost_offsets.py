@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from store_format.display.text import first_names, shown
 from store_format.metadata.group_offsets import (
     RetryOwners,
+    groups_without_file,
     lacks_offsets,
     read_committed,
     refuse_foreign_offsets,
@@ -35,7 +36,8 @@ class GroupsWithoutOffsets:
 
     @staticmethod
     def find(store: Store, select: Callable[[str], bool] = lambda group: True) -> GroupsWithoutOffsets:
-        """The selected groups of a store; none if the offsets of all groups are unknown.
+        """The selected groups of a store, without those of `groups_without_file`; none if the offsets of all
+        groups are unknown.
 
         Raises as `refuse_unknown_offsets` if the files of offsets or groups cannot be read.
         """
@@ -43,6 +45,7 @@ class GroupsWithoutOffsets:
         if lacks_offsets(store.opened):
             return GroupsWithoutOffsets()
         known = {group for group, _ in read_committed(store.opened).offsets}
+        known |= groups_without_file(store.opened)
         configured = set(read_subscription_groups(store.opened) or ()) - known
         groups = sorted(each for each in configured if select(each) and not is_system_group(each))
         return GroupsWithoutOffsets(tuple(groups), _evidence(store, groups) if groups else "")
