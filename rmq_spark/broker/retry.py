@@ -72,7 +72,7 @@ _RESEND_COLUMNS = (
     ViewColumn("group", TEXT, "The group that gave up the message."),
     ViewColumn("originTopic", TEXT, "The topic to which the producer sent the message."),
     ViewColumn("targetTopic", TEXT, "The topic in which the message is stored again."),
-    ViewColumn("resent", BOOL, "Whether the dead letter was stored again before; then it is left out."),
+    ViewColumn("resent", BOOL, "Whether the dead letter is stored again already; `apply` leaves it out."),
     ViewColumn("msgId", TEXT, "The message id that clients show."),
     ViewColumn("tags", TEXT, "The tags."),
     ViewColumn("keys", NAMES, "The keys."),
@@ -264,6 +264,11 @@ class ResendPlan:
     def due(self) -> int:
         """The number of dead letters that `apply` stores again."""
         return sum(row["physicalOffset"] not in self.done for row in self.rows)
+
+    def with_progress(self) -> ResendPlan:
+        """Returns this plan with what is stored again by now: by `apply`, or by another plan since."""
+        done = _read_done(self.store, self.group, Ledger.read(self.store.opened))
+        return replace(self, done=frozenset(row["physicalOffset"] for row in self.rows if done.has(row)))
 
     def apply(self, *, now_ms: int | None = None, lock_timeout: float = 10.0) -> ResendResult:
         """Stores the dead letters again, each only once, even if you apply this or another plan a second

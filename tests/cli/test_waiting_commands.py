@@ -144,8 +144,10 @@ def test_dead_letters_are_stored_again(rmqlog: Runner, tmp_path: Path) -> None:
     assert (row["originTopic"], row["targetTopic"], row["resent"]) == ("Jobs", "Jobs", False)
     seen = rmqlog(*command, "--key", "id-41").err
     assert "nothing was written; add --apply to store 1 dead letter of CG_fail again" in seen
-    applied = rmqlog(*command, "--key", "id-41", "--apply").err
-    assert "1 dead letter of CG_fail stored again, 0 were before" in applied
+    assert "unknown column 'nope'" in rmqlog.fails(2, *command, "--apply", "--columns", "nope")
+    applied = rmqlog(*command, "--key", "id-41", "--apply", "--columns", "resent", "-o", "jsonl")
+    assert "1 dead letter of CG_fail stored again, 0 were before" in applied.err
+    assert applied.out == '{"resent": true}\n'
     again = rmqlog(*command, "-n", 10, "--to", "%RETRY%CG_fail", "--apply").err
     assert "9 dead letters of CG_fail stored again, 1 were before" in again
     after = sum(queue.max_offset for queue in MessageStore.open(str(path)).queues("Jobs".__eq__))
@@ -164,6 +166,7 @@ def test_a_store_whose_dead_letters_cannot_be_stored_again(rmqlog: Runner, tmp_p
         assert done.code == 4
         assert "20 dead letters of CG_fail stored again, then failed: " in done.err
         assert "stop that process first" in done.err
+        assert [line.split()[4] for line in done.out.splitlines()[1:]] == ["yes"] * 20 + ["no"] * 20
     assert "20 dead letters of CG_fail stored again, 20 were before" in rmqlog(*command).err
 
 

@@ -22,7 +22,14 @@ from rmq_spark.cli.options import (
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.repeated import globs_of
-from rmq_spark.cli.view_rows import keep_where, show_batches, show_view, wants_bodies, with_body_option
+from rmq_spark.cli.view_rows import (
+    column_named,
+    keep_where,
+    show_batches,
+    show_view,
+    wants_bodies,
+    with_body_option,
+)
 from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
@@ -183,21 +190,28 @@ def _resend(
     left_out = [reason for plan in plans for reason in plan.left]
     for reason in left_out:
         remark(f"left out: {reason}")
-    batches = [batch for plan in plans for batch in plan.table().to_batches()]
-    if not show_batches(output, batches, plans[0].table().schema.names, _RESEND):
-        return PARTIAL if left_out else nothing(f"no dead letters match{_hint(stores, filters)}")
+    names = plans[0].table().schema.names
+    for name in output.columns:
+        column_named(name, names, _RESEND)  # an unknown column is an error before anything is written
     due, already = sum(plan.due for plan in plans), sum(len(plan.rows) - plan.due for plan in plans)
-    if not apply_:
-        remark(
-            f"nothing was written; add --apply to store {_letters(due)} of {shown(group)} again"
-            + (f"; {already} were stored again before" if already else ""),
-        )
-        return PARTIAL if left_out else OK
-    return max(_apply_all(plans, group), PARTIAL if left_out else OK)
+    done = f"nothing was written; add --apply to store {_letters(due)} of {shown(group)} again" + (
+        f"; {already} were stored again before" if already else ""
+    )
+    code = OK
+    if apply_ and due + already:
+        code, done = _apply_all(plans, group)
+        plans = [plan.with_progress() for plan in plans]
+    batches = [batch for plan in plans for batch in plan.table().to_batches()]
+    if not show_batches(output, batches, names, _RESEND):
+        return PARTIAL if left_out else nothing(f"no dead letters match{_hint(stores, filters)}")
+    remark(done)
+    return max(code, PARTIAL if left_out else OK)
 
 
-def _apply_all(plans: Sequence[retry.ResendPlan], group: str) -> int:
-    """Applies the plan of each store; says what was stored again before an error, too."""
+def _apply_all(plans: Sequence[retry.ResendPlan], group: str) -> tuple[int, str]:
+    """Applies the plan of each store. Returns the exit code, and the sentence that says what was stored,
+    before an error, too.
+    """
     from rmq_spark.broker import PartsFailedError
 
     resent = already = 0
@@ -209,13 +223,11 @@ def _apply_all(plans: Sequence[retry.ResendPlan], group: str) -> int:
         resent += error.done if isinstance(error, PartsFailedError) else 0
         if not resent:
             raise
-        remark(
+        return PARTIAL, (
             f"{_letters(resent)} of {shown(group)} stored again, then failed: {error}; run the "
             "command again for the others"
         )
-        return PARTIAL
-    remark(f"{_letters(resent)} of {shown(group)} stored again, {already} were before")
-    return OK
+    return OK, f"{_letters(resent)} of {shown(group)} stored again, {already} were before"
 
 
 def _letters(count: int) -> str:
