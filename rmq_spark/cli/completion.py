@@ -46,7 +46,8 @@ def with_default_store(context: click.Context, command: click.Command, words: li
     """The words after a command's name, with the value of RMQLOG_STORE in front if they name no STORE.
 
     Where the other arguments can be left out, as in `find [WORD]`, a first word that begins with / or . or
-    is a directory is the STORE.
+    is a directory is the STORE. Of `trace` and `get`, a first word that is no path is an ID, not the STORE: a
+    second ID is then reported as one too many.
     """
     default = default_store()
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
@@ -56,6 +57,8 @@ def with_default_store(context: click.Context, command: click.Command, words: li
     given = [parsed[each.name] for each in arguments if isinstance(parsed.get(each.name or ""), str)]
     needed = 1 + sum(each.required for each in arguments if each.name != "store")
     is_place = len(given) == needed and (given[0].startswith(("/", ".")) or os.path.isdir(given[0]))
+    if "id" in parsed and given and not (is_place or "/" in given[0] or os.path.lexists(given[0])):
+        return [default, *words]
     has_store = len(given) > needed or len(given) == len(arguments) or is_place
     return words if has_store else [default, *words]
 

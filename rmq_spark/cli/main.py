@@ -328,7 +328,10 @@ def _hint_of_extra(extra: str, command: click.Command, first: str) -> str:
     given = {each.opts[-1].lstrip("-"): each for each in command.params}
     words = [name for name, each in given.items() if isinstance(each, click.Argument) and name != "store"]
     if command.name == "trace":  # --key takes the ids of clients, too
-        return f"for several, write {' '.join(f'-k {shlex.quote(each)}' for each in (first, *extra.split()))}"
+        several = [shlex.quote(each) for each in (first, *extra.split())]
+        if any(parse_address(each) is not None for each in (first, *extra.split())):
+            return f"one command for each: {'; '.join(f'rmqlog trace STORE {each}' for each in several)}"
+        return f"for several, write {' '.join(f'-k {each}' for each in several)}"
     if words and words[0] in _WORDS:
         return f"rmqlog {command.name} takes one {words[0].upper()}, call it for each"
     if command.name == "export":

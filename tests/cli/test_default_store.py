@@ -65,6 +65,14 @@ def test_an_argument_wins(
         monkeypatch.setenv("RMQLOG_STORE", str(default))
 
 
+def test_several_ids_are_not_a_store_and_an_id(rmqlog: Runner, default: Path) -> None:
+    several = "for several, write -k AaBB -k id-2003"
+    assert several in rmqlog.fails(USAGE, "trace", "AaBB", "id-2003")
+    assert rmqlog("trace", "-k", "AaBB", "-k", "id-2003").code == OK
+    assert "rmqlog get takes one ID, call it for each" in rmqlog.fails(USAGE, "get", "A-1", "A-2")
+    assert "nowhere/store does not exist" in rmqlog.fails(1, "trace", "nowhere/store", "AaBB")
+
+
 @pytest.mark.parametrize("value", [None, ""])
 def test_a_missing_store_is_wrong_usage(
     value: str | None, rmqlog: Runner, monkeypatch: pytest.MonkeyPatch

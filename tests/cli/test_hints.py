@@ -32,6 +32,14 @@ def test_what_a_hint_advises_works(rmqlog: Runner, golden: Golden, words: tuple[
     assert (done.code, bool(done.out)) == (0, True)
 
 
+def test_each_of_several_addresses_has_a_command(rmqlog: Runner, golden: Golden) -> None:
+    store, places = golden(STORE), ("Orders/2@100", "Orders/1@3")
+    said = rmqlog.fails(2, "trace", store, *places)
+    for place in places:
+        assert f"rmqlog trace {store} {place};" in said
+        assert rmqlog("trace", store, place).code == 0
+
+
 @pytest.mark.parametrize("place", ["x.parquet", "config/x.jsonl", "new/x.csv"])
 def test_export_does_not_write_into_a_store(
     rmqlog: Runner, golden: Golden, tmp_path: Path, place: str
