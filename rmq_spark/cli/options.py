@@ -352,6 +352,13 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
     "limit": click.option(
         "-n", "--limit", type=click.IntRange(1), metavar="N", help="The largest number of rows."
     ),
+    "messages": click.option(
+        "-n",
+        "--limit",
+        type=click.IntRange(1),
+        metavar="N",
+        help="The largest number of messages for each key, not of rows; by default 20.",
+    ),
     "count": click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="How many messages."),
 }
 
@@ -372,6 +379,7 @@ def filter_options(*names: str, limit: int | None = None) -> Callable[[Command],
             "queue": "queue_ids",
             "tag": "tags",
             "count": "limit",
+            "messages": "limit",
         }
         wanted = [parameters.get(name, name) for name in taken]
 

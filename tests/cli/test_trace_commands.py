@@ -57,6 +57,10 @@ def test_the_life_of_all_messages_with_a_key(rmqlog: Runner, golden: Golden) -> 
     assert one.err.startswith("rmqlog: messages with the key id-9: 2; the first is shown\n")
     jobs = rmqlog.rows("trace", path, "--key", "id-9", "--topic", "Jobs")
     assert {row["msgId"] for row in jobs} == {row["msgId"] for row in found if row["topic"] == "Jobs"}
+    assert rmqlog.rows("trace", path, "id-9", "--topic", "Jobs") == jobs
+    (job,) = {row["msgId"] for row in jobs}
+    assert {row["msgId"] for row in rmqlog.rows("trace", path, job, "-t", "Jobs")} == {job}
+    assert "leave out --topic" in rmqlog.fails(2, "trace", path, "Jobs/0@2", "-t", "Jobs")
     place = next(row for row in found if row["topic"] == "Jobs")
     named = f"Jobs/{place['queueId']}@{place['queueOffset']}"
     assert rmqlog.rows("trace", path, named) == rmqlog.rows("trace", path, place["msgId"])

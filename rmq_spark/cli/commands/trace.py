@@ -43,7 +43,7 @@ _NAMED_MAX = 3  # keys of dead letters in a sentence
 @store_argument()
 @click.argument("id", metavar="[ID]", required=False)
 @keys_option
-@filter_options("topics", "limit", limit=_TRACED_MAX)
+@filter_options("topics", "messages", limit=_TRACED_MAX)
 @output_options()
 def trace_(
     stores: list[MessageStore],
@@ -56,12 +56,12 @@ def trace_(
 
     Shows its copies, retries, dead letter, delayed or half form, the clients' trace, and the groups whose
     offsets are past it. With --key, or a key in the place of ID, the timelines of all messages that have the
-    key, one after the other; --topic and -n (20 for each key) choose among these messages.
+    key, one after the other; --topic and -n choose among these messages.
 
     \b
     rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
     rmqlog trace /data/store Orders/2@100
-    rmqlog trace /data/store --key order-1234
+    rmqlog trace /data/store order-1234 --topic Orders
     rmqlog trace /data/store --key order-1234 --key order-1235 -o csv > orders.csv
     """
     from store_format.views.trace import TRACE_COLUMNS
@@ -71,15 +71,18 @@ def trace_(
     if (id is None) == (not keys):
         raise click.UsageError("trace needs an id or --key KEY, and not both")
     if id is not None:
-        if filters.has_topics:
-            raise click.UsageError("--topic needs --key")
         address = parse_address(id)
         if address is not None:
+            if filters.has_topics:
+                raise click.UsageError(f"{id!r} names its topic; leave out --topic")
             id = read_address(stores, address, ("msgId",))[0]["msgId"][0].as_py()
         else:
             refuse_near_address(id, lambda: known_topics(stores))
-        batches = [batch for store in stores for batch in store.trace(id).to_batches()]
-        if not _is_only_a_key(batches):
+        # --topic chooses among the messages with a key, which may be the id of a client
+        batches = [
+            batch for store in stores if not filters.has_topics for batch in store.trace(id).to_batches()
+        ]
+        if not (filters.has_topics or _is_only_a_key(batches)):
             named = [_named(batch, id, None) for batch in batches]
             if not show_batches(output, named, [*_OF_MESSAGE, *names], _TRACE):
                 from rmq_spark.cli.hints import hint_of_nothing
