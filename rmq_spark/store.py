@@ -265,7 +265,7 @@ class _WithMessages:
         `MessageStore.diff` has the rules and the result. The brokers' names make no difference, so a store
         can be compared with a cluster that has taken over its topics.
 
-        Raises OptionError for a topic that neither has.
+        Raises OptionError for a topic that neither has, and for a path in the place of an open store.
 
         Example::
 
@@ -273,11 +273,9 @@ class _WithMessages:
                 print(found.is_equal, found.counts)
         """
         from rmq_spark.python_search import topics_of
-        from store_format.views.diff import diff_stores
+        from store_format.views.diff import diff_stores, stores_of
 
-        if isinstance(other, LogCluster):
-            other = other.stores
-        others = (other,) if isinstance(other, Store) else tuple(other)
+        others = stores_of(other.stores if isinstance(other, LogCluster) else other, "rmq_spark.open")
         if isinstance(topics, str):
             raise OptionError(f"topics: expected a list of topics, found {topics!r}")
         known = _known_topics((*self.stores, *others))

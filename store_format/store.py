@@ -284,7 +284,7 @@ class MessageStore(Store):
 
         Returns a `StoreDiff` with `is_equal`, `counts`, `to_table()` and `batches()`. Memory is bounded: the
         digests of many messages are in a temporary directory until `close`. Damaged messages are left out
-        with a warning, and counted in `unread`.
+        with a warning, and counted in `unread`. Raises OptionError for a path in the place of an open store.
 
         Example::
 
@@ -293,10 +293,10 @@ class MessageStore(Store):
                 print(found.to_table().select(["difference", "topic", "msgId"]))
         """
         from store_format.read.choice import MessageChoice
-        from store_format.views.diff import diff_stores
+        from store_format.views.diff import diff_stores, stores_of
 
         choice = MessageChoice(names=tuple(topics), include_system_topics=include_system_topics)
-        return diff_stores([self], [other] if isinstance(other, Store) else other, choice)
+        return diff_stores([self], stores_of(other, "MessageStore.open"), choice)
 
     def diagnose(self) -> Diagnosis:
         """Checks the whole store and returns a list of its problems; the list is empty for a sound store.

@@ -8,6 +8,7 @@ decompressed and inner batches split. `message_digests.py` says when two message
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from store_format.display.columns import (
     schema_of,
     time_us,
 )
+from store_format.errors import OptionError
 from store_format.files.background import BackgroundCalls
 from store_format.files.read import all_answered
 from store_format.message.columns import DecodeOptions
@@ -232,6 +234,18 @@ def _fields(one: _Message | None, two: _Message | None, topics: Sequence[str]) -
 
 
 # ---- the comparison ----------------------------------------------------------------------------------------
+
+
+def stores_of(other: object, opener: str) -> tuple[Store, ...]:
+    """The store, or the stores of the sequence. Raises OptionError for a path, and for anything else; the
+    text says to open it with `opener`.
+    """
+    stores = tuple(other) if isinstance(other, Sequence) and not isinstance(other, str) else (other,)
+    for each in stores:
+        if not isinstance(each, Store):
+            example = repr(os.fspath(each)) if isinstance(each, str | os.PathLike) else "path"
+            raise OptionError(f"diff: expected an open store, found {each!r}; give {opener}({example})")
+    return stores
 
 
 def diff_stores(

@@ -4,6 +4,7 @@ found, and memory is bounded.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rmq_spark
 from benchmarks.fill import Filling, fill
 from store_format import MessageStore, kernels
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.errors import OptionError
 from store_format.message.columns import DecodeOptions
 from store_format.names import is_system_topic
 from store_format.read.store import read_pieces
@@ -201,6 +204,18 @@ def test_an_id_pairs_messages_of_one_topic_first(tmp_path: Path) -> None:
     ]
 
 
+def test_a_second_message_of_an_id_is_missing_on_the_other_side(tmp_path: Path) -> None:
+    """As a dead letter that was stored again: howto-migrate.md says so."""
+    one = numbered("T", 0, 1)[0]
+    again = replace(one, reconsume_times=2)
+    a, b = store_of(tmp_path / "a", [one]), store_of(tmp_path / "b", [one, again])
+    assert [row["addressB"] for row in rows_of(diff(a, b), "addressB")] == ["T/0@1"]
+    assert diff(a, b).counts["onlyInB"] == 1
+    c = store_of(tmp_path / "c", [replace(one, flag=2), again])
+    found = diff(a, c).counts
+    assert (found["changed"], found["onlyInB"]) == (1, 1)
+
+
 def test_copies_are_counted(tmp_path: Path) -> None:
     one, two, three = (replace(each, queue_id=0) for each in numbered("T", 0, 3))
     a = store_of(tmp_path / "a", [one, one, one, two, three, three])
@@ -224,6 +239,21 @@ def test_stores_of_a_cluster_are_one_side(tmp_path: Path) -> None:
     stores = [MessageStore.open(str(root)) for root in parts]
     assert MessageStore.open(str(whole)).diff(stores).is_equal
     assert not MessageStore.open(str(whole)).diff(stores[0]).is_equal
+
+
+def test_a_path_is_no_open_store(tmp_path: Path) -> None:
+    root = str(store_of(tmp_path / "a", numbered("T", 0, 5)))
+    found = f"diff: expected an open store, found {root!r}; give "
+    stores = (MessageStore.open(root), rmq_spark.open(root))
+    for store, opener in zip(stores, ("MessageStore", "rmq_spark"), strict=True):
+        assert isinstance(store, MessageStore)
+        for other in (root, [root], [store, root]):
+            with pytest.raises(OptionError, match=re.escape(f"{found}{opener}.open({root!r})")):
+                store.diff(other)  # type: ignore[arg-type] # what people type
+        with pytest.raises(OptionError, match=re.escape(f"give {opener}.open({root!r})")):
+            store.diff(Path(root))  # type: ignore[arg-type] # what people type
+        with store.diff(store) as same, store.diff([store]) as listed:
+            assert (same.is_equal, listed.is_equal) == (True, True)
 
 
 def test_topics_are_chosen(tmp_path: Path) -> None:
