@@ -150,7 +150,9 @@ def refuse_unknown_arguments(names: Iterable[str]) -> None:
 # ---- warnings of what no message has -----------------------------------------------------------------------
 
 _SPELLING = Spelling(
-    any_tag=lambda tags: f"tags={list(tags)}", with_part=lambda part: f"where=\"KEYS CONTAINS '{part}'\""
+    any_tag=lambda tags: f"tags={list(tags)}",
+    several_keys=lambda keys: f"find takes several keys: key={list(keys)}",
+    with_part=lambda part: f"where=\"KEYS CONTAINS '{part}'\"",
 )
 
 

@@ -37,9 +37,10 @@ _PROPERTIES = {"tag": TAGS, "tags": TAGS, "key": KEYS, "keys": KEYS, "msgid": UN
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How a caller writes two searches: for any of several tags, and for all keys with a part."""
+    """How a caller writes searches: for any of several tags, for several keys, and for all keys with a part."""
 
     any_tag: Callable[[Sequence[str]], str]
+    several_keys: Callable[[Sequence[str]], str]
     with_part: Callable[[str], str]
 
 
@@ -131,6 +132,8 @@ def hint_of_key(stores: Sequence[Store], key: str, spelling: Spelling) -> str:
 def _key_hint(words: Iterable[str], looked: SeenNames, spelling: Spelling) -> str:
     """Keys that contain a word, or differ in case only: a search takes a whole key as it is."""
     for word in words:
+        if several := _several_hint(word, looked, spelling):
+            return several
         part = word.strip("*").casefold()
         same = [key for key in looked.keys if key.casefold() == part and key != word]
         if same and "*" not in word:
@@ -142,6 +145,16 @@ def _key_hint(words: Iterable[str], looked: SeenNames, spelling: Spelling) -> st
         if near and word not in near:
             return _part_hint(near, part, verb, looked, spelling)
     return ""
+
+
+def _several_hint(word: str, looked: SeenNames, spelling: Spelling) -> str:
+    """The keys that were typed as one word. Blanks separate the keys of a message, so no key has any."""
+    parts = [part for part in re.split(r"[,;\s]+", word) if part]
+    if len(parts) == 1 and word != word.strip():
+        return f"; a key has no space before or behind it, {advice_of(_short(parts[0]))}"
+    if len(parts) < 2 or (looked.is_all and looked.keys.isdisjoint(parts)):
+        return ""
+    return f"; {spelling.several_keys([shown(part) for part in parts])}"
 
 
 def _part_hint(near: Sequence[str], part: str, verb: str, looked: SeenNames, spelling: Spelling) -> str:

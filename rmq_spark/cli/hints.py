@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import click
+
 from rmq_spark import seen_names
-from rmq_spark.cli.reading import chosen_queues, clock_hint, read_range
+from rmq_spark.cli.reading import chosen_queues, clock_hint, end_hint, read_range
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.seen_names import Spelling
 from store_format.errors import StoreError
@@ -26,8 +28,16 @@ if TYPE_CHECKING:
 
 _PLACE = ("physicalOffset", "queueOffset")
 
+
+def _several_keys(keys: Sequence[str]) -> str:
+    takes_several = any(each.name == "keys" for each in click.get_current_context().command.params)
+    who = "several keys are" if takes_several else "rmqlog find takes several keys:"
+    return f"{who} {' '.join(f'-k {shlex.quote(key)}' for key in keys)}"
+
+
 _SPELLING = Spelling(
     any_tag=lambda tags: f"--tag {shlex.quote(' || '.join(tags))}",
+    several_keys=_several_keys,
     with_part=lambda part: f"rmqlog find {given_store()} -a --where \"KEYS CONTAINS '{part}'\"",
 )
 
@@ -35,7 +45,11 @@ _SPELLING = Spelling(
 def hint_of_nothing(stores: Sequence[MessageStore], filters: MessageChoice, words: Sequence[str] = ()) -> str:
     """The end of the sentence that no message matches; "" without a hint. `words` are searched keys."""
     words = words or ([] if filters.key is None else [filters.key])
-    return seen_names.hint_of_nothing(stores, filters, words, _SPELLING) or clock_hint(stores, filters)
+    hint = seen_names.hint_of_nothing(stores, filters, words, _SPELLING)
+    if hint or (filters.since_ms is None and filters.until_ms is None):
+        return hint
+    searched = replace(filters, include_system_topics=True) if words else filters
+    return clock_hint(stores, filters) or end_hint(stores, searched)
 
 
 def say_missing_tags(stores: Sequence[MessageStore], filters: MessageChoice) -> None:

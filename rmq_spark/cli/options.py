@@ -20,7 +20,7 @@ from rmq_spark.cli.completion import VARIABLE, complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
 from rmq_spark.cli.remarks import given_store, remark, remember_store
 from rmq_spark.cli.repeated import choice_of_topics, globs_of
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.names import did_you_mean
@@ -261,10 +261,36 @@ def refuse_unknown_topic(filters: MessageChoice, known: Iterable[str]) -> None:
             raise NotFoundError(f"no topic is named {glob!r}; {_topic_advice(glob, names)}")
 
 
-def refuse_topics_no_store_has(filters: MessageChoice, stores: Iterable[MessageStore]) -> None:
-    """Raises NotFoundError if one of the `--topic` matches no topic of the stores."""
+def refuse_what_no_store_has(filters: MessageChoice, stores: Sequence[MessageStore]) -> None:
+    """Raises NotFoundError if one of the `--topic` matches no topic of the stores, or if none of these topics
+    has one of the `--queue`.
+    """
     if filters.has_topics:
         refuse_unknown_topic(filters, known_topics(stores))
+    if filters.queue_ids:
+        _refuse_unknown_queue(filters, stores)
+
+
+def _refuse_unknown_queue(filters: MessageChoice, stores: Sequence[MessageStore]) -> None:
+    from store_format.metadata.read import read_topics
+
+    queues = {
+        (queue.topic, queue.queue_id) for store in stores for queue in store.queues(filters.chooses_topic)
+    }
+    if {queue_id for _, queue_id in queues} >= {*filters.queue_ids}:
+        return
+    for store in stores:  # a queue without messages may have no files
+        for topic, config in (read_topics(store.opened) or {}).items():
+            if filters.chooses_topic(topic):
+                queues |= {(topic, queue_id) for queue_id in config.queue_ids}
+    topics, ids = {topic for topic, _ in queues}, sorted({queue_id for _, queue_id in queues})
+    missing = [queue_id for queue_id in filters.queue_ids if queue_id not in ids]
+    if not missing or not ids:
+        return
+    named = first_names(map(str, ids))
+    if len(topics) == 1:
+        raise NotFoundError(f"{shown(*topics)} has no queue {missing[0]}; its queues are {named}")
+    raise NotFoundError(f"no chosen topic has a queue {missing[0]}; their queues are {named}")
 
 
 def _topic_advice(glob: str, names: Sequence[str]) -> str:

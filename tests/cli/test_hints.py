@@ -40,6 +40,17 @@ def test_each_of_several_addresses_has_a_command(rmqlog: Runner, golden: Golden)
         assert rmqlog("trace", store, place).code == 0
 
 
+def test_a_queue_without_messages_is_a_queue(rmqlog: Runner, copy_of: Golden) -> None:
+    store = copy_of(STORE)
+    topics = store / "config/topics.json"
+    every = json.loads(topics.read_text())
+    every["topicConfigTable"]["Orders"]["writeQueueNums"] = 10
+    topics.write_text(json.dumps(every))
+    assert "no message matches" in rmqlog.fails(1, "find", store, "-t", "Orders", "-q", 9)
+    assert rmqlog.fails(1, "find", store, "-t", "Orders", "-q", 10).startswith("Orders has no queue 10; ")
+    assert rmqlog("find", store, "-t", "Orders", "-q", 0, "-q", 9).code == 0
+
+
 @pytest.mark.parametrize("place", ["x.parquet", "config/x.jsonl", "new/x.csv"])
 def test_export_does_not_write_into_a_store(
     rmqlog: Runner, golden: Golden, tmp_path: Path, place: str

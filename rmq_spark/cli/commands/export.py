@@ -17,7 +17,7 @@ from rmq_spark.cli.options import (
     KEYLESS_FILTERS,
     filter_options,
     keys_option,
-    refuse_topics_no_store_has,
+    refuse_what_no_store_has,
     store_argument,
 )
 from rmq_spark.cli.output import (
@@ -103,7 +103,7 @@ def export_(
     if in_all_topics:  # as find does: retries and dead letters belong to the story of a key
         filters = replace(filters, include_system_topics=True)
     tolerance = tolerance_for(skip_damage)
-    refuse_topics_no_store_has(filters, stores)
+    refuse_what_no_store_has(filters, stores)
     if not skip_damage:
         stores = [replace(store, fail_on_unknown=True) for store in stores]
     with Progress("export", bytes_to_read(stores, filters)) as progress:

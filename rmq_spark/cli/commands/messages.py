@@ -23,7 +23,7 @@ from rmq_spark.cli.options import (
     filter_options,
     from_one_look,
     keys_option,
-    refuse_topics_no_store_has,
+    refuse_what_no_store_has,
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
@@ -81,7 +81,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice,
     from rmq_spark.cli.hints import hint_of_nothing, say_missing_tags, say_what_system_topics_have
     from rmq_spark.cli.reading import first_messages, merged, message_columns
 
-    refuse_topics_no_store_has(filters, stores)
+    refuse_what_no_store_has(filters, stores)
     output = _searching(output, filters)
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
@@ -157,7 +157,7 @@ def tail_(
         news = tail.news(partial(time.sleep, interval))
         write_rows(output, chain(last, news), names, following=sum(batch.num_rows for batch in last))
         return warn_of_damage(tolerance)
-    refuse_topics_no_store_has(filters, stores)
+    refuse_what_no_store_has(filters, stores)
     tables = [
         last_messages(store, chosen_queues(store, filters), filters, names, filters.limit, tolerance)
         for store in stores
@@ -255,7 +255,7 @@ def find_(
             "find needs a condition: a key or id, or a filter such as --topic, --tag, --since or --body; "
             "rmqlog head and tail show messages without a condition, export writes all of them"
         )
-    refuse_topics_no_store_has(filters, stores)
+    refuse_what_no_store_has(filters, stores)
     output = _searching(output, filters, words or keys)
     names = message_columns(output)
     searches = [

@@ -18,8 +18,8 @@ from rmq_spark.cli.options import (
     from_one_look,
     known_topics,
     now_option,
-    refuse_topics_no_store_has,
     refuse_unknown_topic,
+    refuse_what_no_store_has,
     say_what_an_old_bak_lacks,
     store_argument,
 )
@@ -213,7 +213,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
     rmqlog ls /data/store
     rmqlog ls /data/store -l --topic 'Order*'
     """
-    refuse_topics_no_store_has(filters, stores)
+    refuse_what_no_store_has(filters, stores)
     queues = queues or bool(filters.queue_ids)
     rows = show_view(
         output, stores, "queues" if queues else "topics", _LS_QUEUES if queues else _LS_TOPICS, filters

@@ -17,7 +17,7 @@ from rmq_spark.cli.options import (
     from_one_look,
     keys_option,
     known_topics,
-    refuse_topics_no_store_has,
+    refuse_what_no_store_has,
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options
@@ -117,7 +117,7 @@ def _trace_keys(
     """
     from rmq_spark.cli.reading import ids_of_key
 
-    refuse_topics_no_store_has(filters, stores)
+    refuse_what_no_store_has(filters, stores)
     ids = {key: ids_of_key(stores, replace(filters, key=key)) for key in keys}
     missing = [_missing(stores, replace(filters, key=key)) for key, found in ids.items() if not found]
     if len(missing) == len(keys):
