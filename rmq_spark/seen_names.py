@@ -37,7 +37,7 @@ _PROPERTIES = {"tag": TAGS, "tags": TAGS, "key": KEYS, "keys": KEYS, "msgid": UN
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How a caller writes searches: for any of several tags, for several keys, and for all keys with a part."""
+    """How a caller writes searches: for any of several tags, for several keys, for all keys with a part."""
 
     any_tag: Callable[[Sequence[str]], str]
     several_keys: Callable[[Sequence[str]], str]

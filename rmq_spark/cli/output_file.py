@@ -5,7 +5,7 @@ again, and the null device for a closed pipe.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
@@ -34,8 +34,9 @@ def refuse_inside_store(out: str, roots: Iterable[str]) -> None:
 
 
 @contextmanager
-def new_file(path: str, *, replace: bool) -> Iterator[BinaryIO]:
-    """A new file that appears, complete and synced to disk, when the block ends without an error.
+def new_file(path: str, *, replace: bool, wanted: Callable[[], bool] = lambda: True) -> Iterator[BinaryIO]:
+    """A new file that appears, complete and synced to disk, when the block ends without an error and the file
+    is `wanted` then.
 
     Raises UsageError if the file exists, unless `replace`.
     """
@@ -47,11 +48,11 @@ def new_file(path: str, *, replace: bool) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
+        if wanted():
+            os.replace(part, path)
+    finally:
         if os.path.lexists(part):
             os.unlink(part)
-        raise
 
 
 def replace_whole(path: str, data: bytes) -> None:

@@ -82,9 +82,9 @@ def export_(
 ) -> int:
     """Write messages to a Parquet, JSONL or CSV file of any size.
 
-    OUT appears only when the export is complete. `-` is stdout, for JSONL and CSV. Messages of one queue keep
-    their order. With --key and without --topic, system topics are read, too, as by find: retries and dead
-    letters.
+    OUT appears only when the export is complete and has a message. `-` is stdout, for JSONL and CSV. Messages
+    of one queue keep their order. With --key and without --topic, system topics are read, too, as by find:
+    retries and dead letters.
 
     \b
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
@@ -119,11 +119,13 @@ def export_(
             refuse_inside_store(
                 out, (path for store in stores for path in (store.path, *store.commit_log_paths))
             )
-            with new_file(os.path.abspath(out), replace=force) as file:
+            with new_file(os.path.abspath(out), replace=force, wanted=lambda: source.rows > 0) as file:
                 _write_file(form, file, source, body_form, zone)
     count = f"{source.rows:,} message{'s' * (source.rows != 1)}"
-    place = "to stdout" if out == "-" else f"into {shown(out)}"
-    remark(f"{count}, {size_text(progress.done)} of the log, {place}")
+    place = ", to stdout" if out == "-" else f", into {shown(out)}"
+    if out != "-" and not source.rows:
+        place = f"; {shown(out)} was not written"
+    remark(f"{count}, {size_text(progress.done)} of the log{place}")
     if source.rows and form != "parquet":
         say_base64(names)
     say_what_system_topics_have(stores, filters, keys)
