@@ -62,6 +62,7 @@ def trace_(
     rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
     rmqlog trace /data/store Orders/2@100
     rmqlog trace /data/store order-1234 --topic Orders
+    rmqlog trace /data/store --key order-1234
     rmqlog trace /data/store --key order-1234 --key order-1235 -o csv > orders.csv
     """
     from store_format.views.trace import TRACE_COLUMNS
