@@ -175,7 +175,7 @@ def warn_of_nothing(name: str, stores: Sequence[Store], choice: MessageChoice, c
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class FindSearch:
     """A search of `find`: the messages that `choice` chooses, with any of the `keys` if there are some."""
 
     choice: MessageChoice
@@ -224,7 +224,7 @@ def search_of(
     body: str | None = None,
     columns: Sequence[str] = DEFAULT_COLUMNS,
     **how: Any,  # Any: the other fields of `How`
-) -> Search:
+) -> FindSearch:
     """The search of `LogStore.find`; the topics are names, which a store of a cluster may lack."""
     refuse_unknown_arguments(how)
     refuse_columns(columns)
@@ -242,7 +242,7 @@ def search_of(
         since_ms=since_ms,
         until_ms=until_ms,
     )
-    return Search(choice, keys, How(tuple(columns), **how))
+    return FindSearch(choice, keys, How(tuple(columns), **how))
 
 
 def _merged(found: Sequence[Found], columns: Sequence[str]) -> Found:

@@ -87,6 +87,7 @@ ALSO_FILES = {
     "store_format/kernels/cache_directory.py",
     "store_format/kernels/compile.py",
     "store_format/kernels/objects.py",
+    "store_format/views/diff_parts.py",  # its own temporary files
 }
 
 DOOR = "rmq_spark.broker"
@@ -434,7 +435,9 @@ def test_paths_of_stores_are_asked_in_one_room() -> None:
     found = {
         module
         for module in MODULES
-        if module.startswith(_OS_PATH_ROOMS) and not module.startswith((FILE_ROOM, "store_format/kernels/"))
+        if module.startswith(_OS_PATH_ROOMS)
+        and not module.startswith((FILE_ROOM, "store_format/kernels/"))
+        and module not in ALSO_FILES
         if "os.path"
         in {
             ast.unparse(node)
@@ -471,7 +474,7 @@ def test_functions_take_an_opened_store() -> None:
 # Rooms, and how many of their names other rooms import: the fewer, the more of a room can change by itself.
 _DOORS = {
     "store_format.bookkeeping": 26,
-    "store_format.commit": 23,
+    "store_format.commit": 32,  # eight of them change topics and groups
     "store_format.files": 43,
     "store_format.survey": 18,
 }

@@ -108,7 +108,7 @@ def report(
         diagnosis = diagnose(path, commit_log_paths, on_offset=on_offset)
         store = _opened(path, commit_log_paths)
         typed = given_store or shlex.quote(shown(path))
-        reader = _Reader(store, diagnosis, commit_log_paths, now_ms, broker_conf, sha256, typed)
+        reader = _Sections(store, diagnosis, commit_log_paths, now_ms, broker_conf, sha256, typed)
         sections = [section for section in reader.sections() if section is not None]
         if before is not None and store is not None:
             earlier = Store.open(before, skip_unreadable=True, fail_on_unknown=False)
@@ -136,7 +136,7 @@ def _opened(path: str, commit_log_paths: Sequence[str]) -> Store | None:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _Sections:
     store: Store | None
     diagnosis: Diagnosis
     commit_log_paths: Sequence[str]

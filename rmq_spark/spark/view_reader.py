@@ -102,7 +102,7 @@ class _StoreAt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ViewPart:
     """One partition: a store, or for a comparison all stores with those of `otherPath`."""
 
     stores: tuple[_StoreAt, ...]
@@ -125,10 +125,10 @@ class RmqLogViewReader(DataSourceReader):
         try:
             stores = _StoreAt.all_of(self._options)
             if view_named(self._options.view).of_two is not None:
-                return [InputPartition(_Part(stores, _StoreAt.all_of(self._other), None))]
+                return [InputPartition(_ViewPart(stores, _StoreAt.all_of(self._other), None))]
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error  # as in RmqLogReader.partitions
-        return [InputPartition(_Part((store,), (), conf)) for store in stores]
+        return [InputPartition(_ViewPart((store,), (), conf)) for store in stores]
 
     @property
     def _other(self) -> ReadOptions:
@@ -139,7 +139,7 @@ class RmqLogViewReader(DataSourceReader):
     @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         part = partition.value
-        assert isinstance(part, _Part)
+        assert isinstance(part, _ViewPart)
         reach_stores(self._options)
         of_two = view_named(self._fields.view).of_two
         try:

@@ -95,7 +95,7 @@ Row = tuple[str, str, str | None, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigChange:
     """A change of a topic or a group that is not applied yet."""
 
     opened: Opened
@@ -141,7 +141,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicChange(Change):
+class TopicChange(ConfigChange):
     """Creates a topic, or changes the `values` of one, by the names of `TopicConfig`."""
 
     values: Mapping[str, Any]
@@ -175,7 +175,7 @@ class TopicChange(Change):
 
     def remarks(self) -> list[str]:
         before, after = self._before_and_after()
-        said = Change.remarks(self)
+        said = ConfigChange.remarks(self)
         if before is None or len(after.read_queue_ids) >= len(before.read_queue_ids):
             return said
         begin, stop = len(after.read_queue_ids), len(before.read_queue_ids)
@@ -230,7 +230,7 @@ def change_topic(
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDeletion(Change):
+class TopicDeletion(ConfigChange):
     """Deletes a topic: its configuration and its consume queues.
 
     A 5.x broker also deletes the retry topics of pop for it, the offsets of all these topics, and their
@@ -310,7 +310,7 @@ class TopicDeletion(Change):
     def remarks(self) -> list[str]:
         is_old = is_broker_49(self.opened)
         groups = sorted({group for topic, group in self._offset_keys() if topic == self.name})
-        said = Change.remarks(self)
+        said = ConfigChange.remarks(self)
         said += ["the messages stay in the commitlog until retention deletes them, and no consumer gets them"]
         if is_old and groups:
             count = _counted(len(groups), "group")
@@ -384,7 +384,7 @@ def _remove_files(directory: str, files: FileWrites) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupChange(Change):
+class GroupChange(ConfigChange):
     """Creates a group, or changes the `values` of one, by the names in subscriptionGroup.json."""
 
     values: Mapping[str, Any]
@@ -451,7 +451,7 @@ def change_group(
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDeletion(Change):
+class GroupDeletion(ConfigChange):
     """Deletes a group's configuration, and with `remove_offset` its offsets.
 
     As deleteSubGroup of one broker does: `%RETRY%` and `%DLQ%` topics stay.
@@ -482,7 +482,7 @@ class GroupDeletion(Change):
         topics = [
             name for name in (retry_topic(self.name), dead_letter_topic(self.name)) if name in (known or ())
         ]
-        said = Change.remarks(self)
+        said = ConfigChange.remarks(self)
         if not self.remove_offset:
             said.append("the group's offsets stay; --remove-offset removes them too")
         for name in topics:

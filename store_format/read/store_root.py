@@ -181,9 +181,9 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
         try:
             log = f"{member}/commitlog"
             if files_at(log).is_directory(log):
-                if is_dledger_only(Opened(member), ()):
-                    raise _dledger_error(member)
                 if not files_at(log).names(log):
+                    if is_dledger_only(Opened(member), ()):
+                        raise _dledger_error(member)
                     LostLog.refuse(Opened(member), CommitLog.open((log,), FileCache()))
                 members.append(member)
             elif files_at(member).is_directory(member):

@@ -16,7 +16,7 @@ from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
-    from store_format.commit.administer import Change, GroupChange, TopicChange
+    from store_format.commit.administer import ConfigChange, GroupChange, TopicChange
     from store_format.commit.options import CommitOptions
 
 _PERMS = {"2": 2, "4": 4, "6": 6, "W": 2, "R": 4, "RW": 6}
@@ -79,7 +79,7 @@ def topic_(
     def changes(options: CommitOptions) -> list[TopicChange]:
         return [change_topic(root, topic, create=create, options=options, **values) for root in roots]  # type: ignore[arg-type] # of each name its own
 
-    def deletions(options: CommitOptions) -> Sequence[Change]:
+    def deletions(options: CommitOptions) -> Sequence[ConfigChange]:
         return [delete_topic(root, topic, options=options) for root in roots]
 
     is_change = create or delete or any(value is not None for value in values.values())
@@ -145,7 +145,7 @@ def group_(
     def changes(options: CommitOptions) -> list[GroupChange]:
         return [change_group(root, group, create=create, options=options, **values) for root in roots]  # type: ignore[arg-type] # of each name its own
 
-    def deletions(options: CommitOptions) -> Sequence[Change]:
+    def deletions(options: CommitOptions) -> Sequence[ConfigChange]:
         return [delete_group(root, group, remove_offset=remove_offset, options=options) for root in roots]
 
     is_change = create or delete or any(value is not None for value in values.values())
@@ -161,7 +161,7 @@ def _refuse_both(create: bool, delete: bool, values: dict[str, Any]) -> None:  #
 
 def _run(
     name: str,
-    plan: Callable[[CommitOptions], Sequence[Change]],
+    plan: Callable[[CommitOptions], Sequence[ConfigChange]],
     commit_log_paths: tuple[str, ...],
     is_change: bool,
     apply_: bool,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from store_format.commit.administer import (
-    Change,
+    ConfigChange,
     change_group,
     change_topic,
     delete_group,
@@ -48,7 +48,7 @@ def _topics(root: Path) -> set[str]:
     return set(read_topics(Opened(str(root))) or ())
 
 
-def _apply(change: Change) -> list[dict[str, object]]:
+def _apply(change: ConfigChange) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = change.apply(clock_ms=lambda: _NOW).to_pylist()
     return rows
 
@@ -250,7 +250,7 @@ def test_a_group_keeps_its_offsets_unless_asked(copy_of: Golden) -> None:
 
 # ---- kills -------------------------------------------------------------------------------------------------
 
-_CHANGES: dict[str, tuple[str, Callable[[str], Change]]] = {
+_CHANGES: dict[str, tuple[str, Callable[[str], ConfigChange]]] = {
     "topic": ("basic-5.5.0", lambda root: change_topic(root, "New", create=True)),
     "queues": ("basic-4.9.7", lambda root: change_topic(root, "Orders", read_queues=9)),
     "group": ("basic-4.9.7", lambda root: change_group(root, "CG_all", consume=False)),

@@ -327,6 +327,7 @@ def put_back(root: Path, _: Path) -> None:
 # ---- the cases ---------------------------------------------------------------------------------------------
 
 _QUEUES = "rmqlog recover writes the entries again"
+_SIZE = "rmqlog recover writes the queue's files again"
 _INDEX = "rmqlog recover rebuilds the index file"
 _LOST = "Readers scan the commitlog for this queue"
 _DAMAGE = "Messages here are lost; read around them with mode=DROPMALFORMED"
@@ -345,9 +346,9 @@ _RENAME_TOPIC = "; ".join(
 _NO_TOPIC = "Consumers cannot find the topic, readers can. Unless it was deleted on purpose"
 
 CASES = {
-    "a cut queue file": Case(_QUEUES, f"cut {CQ_FILE} 1990", recovered),
+    "a cut queue file": Case(_SIZE, f"cut {CQ_FILE} 1990", recovered),
     "a batch queue": Case(
-        _QUEUES,
+        _SIZE,
         "cut batchconsumequeue/Inner/0/00000000000000000000 1000",
         recovered,
         "batchcq-5.5.0",
@@ -374,12 +375,12 @@ CASES = {
     ),
     "a link": Case("Links below the store's root are not followed", linked, restored(LAST_LOG)),
     "strays": Case(
-        "Move it out of the store: a broker may",
+        "Move it out of the store: a",
         "create commitlog/notes 4; create consumequeue/Orders/0/notes 4",
         moved_out("commitlog/notes", "consumequeue/Orders/0/notes"),
     ),
     "a cut commitlog file": Case(
-        "Restore the file: a broker refuses",
+        "Restore the file",
         "cut commitlog/00000000000000262144 200000",
         restored("commitlog"),
     ),
@@ -416,9 +417,7 @@ CASES = {
         both(ours, cut_alone, "remove .rmqlog/store.json"),
         put_back,
     ),
-    "a cut only file of ours": Case(
-        "Restore the file: a broker refuses to start", both(ours, cut_alone), put_back
-    ),
+    "a cut only file of ours": Case("Restore the file", both(ours, cut_alone), put_back),
     "a file as directory": Case(
         "Put the directory back",
         "remove consumequeue; create consumequeue 1",
@@ -462,6 +461,11 @@ CASES = {
         "The file counts as lost, and a broker starts",
         "create config/consumerOffset.json 64; remove config/consumerOffset.json.bak",
         recovered,
+    ),
+    "lost group offsets": Case(
+        "The lag of all groups is unknown",
+        "remove config/consumerOffset.json; remove config/consumerOffset.json.bak",
+        restored("config/consumerOffset.json"),
     ),
     "a broken file beside its .bak": Case("The .bak counts instead", "cut config/topics.json 500", recovered),
     "an unknown topic": Case(_NO_TOPIC, _RENAME_TOPIC, restored("config/topics.json")),
