@@ -37,7 +37,6 @@ from store_format.metadata.group_offsets import RetryOwners, known_groups
 from store_format.metadata.read import known_topics
 from store_format.names import did_you_mean, is_retry_topic, is_system_topic, nearest, retry_topic
 from store_format.read.choice import MessageChoice, QueueName
-from store_format.read.chosen_messages import warn_of_deleted
 from store_format.read.store import Store
 from store_format.read.store_root import refuse_equal_names, refuse_repeated, store_roots
 
@@ -333,7 +332,10 @@ def warn_of_deleted_times(starts: Iterable[tuple[Queue, int]], options: ReadOpti
         for queue, offset in starts
         if isinstance(stated := options.starting.for_queue(*MessageQueue.of(queue)), Timestamp)
     ]
-    warn_of_deleted(begins, options.starting.option)
+    if begins:
+        from store_format.read.chosen_messages import warn_of_deleted  # it imports pyarrow.compute
+
+        warn_of_deleted(begins, options.starting.option)
 
 
 def stated_offset(queue: Queue, stated: Position, mode: str) -> int:

@@ -39,6 +39,10 @@ SIZE_ADVICE = (
     "(MappedFileQueue.doLoad)"
 )
 _STRAY_ADVICE = f"Move it out of the store: a {REFUSES} (MappedFileQueue.doLoad), and readers ignore it"
+_OLD_STRAY_ADVICE = (
+    "Move it out of the store: a 4.9 broker does not start with it. A 5.x broker skips a directory, and "
+    "deletes an empty last file (MappedFileQueue.doLoad)"
+)
 _IGNORED_ADVICE = "Nothing needs to be done: a broker and readers ignore it"
 _EMPTY_ADVICE = "Nothing needs to be done: a broker deletes it when it starts (MappedFileQueue.doLoad)"
 _DLEDGER_ADVICE = "It is not checked; read the messages through the store's broker"
@@ -86,14 +90,12 @@ def checked_files(
         if name.match(entry.name):  # as `Files.store_files` refuses it
             findings.add("damage", entry.path, 0, "a regular file", found_kind, NO_FILE_ADVICE)
         else:
-            is_deleted = entry.kind == "file" and not entry.size and entry.name == last
-            advice = _EMPTY_ADVICE if is_deleted else _IGNORED_ADVICE
-            is_harmless = is_deleted or entry.kind == "directory" or not may_refuse
-            severity: Severity = "info" if is_harmless else "warning"
+            is_last = entry.kind == "file" and not entry.size and entry.name == last
+            advice = _OLD_STRAY_ADVICE if is_last or entry.kind == "directory" else _STRAY_ADVICE
+            advice = advice if may_refuse else _IGNORED_ADVICE
+            severity: Severity = "warning" if may_refuse else "info"
             expected = f"only files whose names are {what}"
-            findings.add(
-                severity, entry.path, 0, expected, found_kind, advice if is_harmless else _STRAY_ADVICE
-            )
+            findings.add(severity, entry.path, 0, expected, found_kind, advice)
     return found
 
 

@@ -566,13 +566,16 @@ def _ends_full(log: CommitLog) -> bool:
     file, last = log.files[-1], last_unit(log)
     if file.size < log.file_size or last is None or last.stop > log.stop - _BLANK_HEAD_SIZE:
         return file.size < log.file_size or last is not None
+    if log.file_at(last.stop) is None:  # that file was cut off there, and a later one has no message
+        return False
     return _ends_blank(log) or _ends_within_message(log, last.stop)
 
 
 def _ends_blank(log: CommitLog) -> bool:
     """Whether a BLANK is behind the last message: the next one did not fit into the last file."""
     last = last_unit(log)
-    if last is None or last.stop > log.stop - _BLANK_HEAD_SIZE:
+    file = None if last is None else log.file_at(last.stop)
+    if last is None or file is None or last.stop > file.stop - _BLANK_HEAD_SIZE:
         return False
     return int.from_bytes(log.read(last.stop, _BLANK_HEAD_SIZE)[4:], "big") == MAGIC_BLANK
 

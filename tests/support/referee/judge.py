@@ -59,6 +59,8 @@ class Judge:
             if self.version == "4.9.7" and (case.root / "batchconsumequeue").exists():
                 return case, []  # of 5.0 and later
             found = self.judged(case, law.LEGS[number % len(law.LEGS)])
+            if self.version == "4.9.7":  # law 6 has the rules of 5.5.0
+                found = [breach for breach in found if breach.law != 6]
             found += self.configuration(Random(f"configuration/{seed}/{number}"), directory / "files")
             if found and keep is not None:
                 shutil.copytree(case.root, keep / f"{seed}-{number}", symlinks=True, dirs_exist_ok=True)
