@@ -36,7 +36,7 @@ def _damaged_too(root: Path) -> None:
     overwrite(root / "commitlog" / f"{0:020}", 50_000, b"\xff" * 1_000)
 
 
-@pytest.mark.parametrize("die", [_died, _damaged_too])
+@pytest.mark.parametrize("die", [pytest.param(_died, marks=pytest.mark.whole), _damaged_too])
 def test_five_commands_lead_to_a_broker_that_serves_what_the_report_says(
     rocketmq: Callable[[str], RocketMQ],
     capsys: pytest.CaptureFixture[str],
