@@ -91,8 +91,8 @@ def checked_files(
             findings.add("damage", entry.path, 0, "a regular file", found_kind, NO_FILE_ADVICE)
         else:
             is_last = entry.kind == "file" and not entry.size and entry.name == last
-            advice = _OLD_STRAY_ADVICE if is_last or entry.kind == "directory" else _STRAY_ADVICE
-            advice = advice if may_refuse else _IGNORED_ADVICE
+            log_advice = _OLD_STRAY_ADVICE if is_last or entry.kind == "directory" else _STRAY_ADVICE
+            advice = log_advice if may_refuse else _IGNORED_ADVICE
             severity: Severity = "warning" if may_refuse else "info"
             expected = f"only files whose names are {what}"
             findings.add(severity, entry.path, 0, expected, found_kind, advice)
