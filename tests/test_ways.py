@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize(("name", "most"), [("batch read", 51), ("write", 52), ("pop", 65), ("services", 75)])
+@pytest.mark.parametrize(("name", "most"), [("batch read", 50), ("write", 52), ("pop", 65), ("services", 75)])
 def test_a_call_goes_through_few_files(name: str, most: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.ways", name, str(tmp_path)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
