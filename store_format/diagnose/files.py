@@ -38,7 +38,15 @@ SIZE_ADVICE = (
     f"rmqlog recover writes the queue's files again from the commitlog. Until then a {REFUSES} "
     "(MappedFileQueue.doLoad)"
 )
-_STRAY_ADVICE = f"Move it out of the store: a {REFUSES} (MappedFileQueue.doLoad), and readers ignore it"
+_STRAY_ADVICE = (
+    "Move it out of the store: a broker refuses to start on this store (MappedFileQueue.doLoad), and readers "
+    "ignore it"
+)
+_RESTORE_ADVICE = "Restore the file: a broker refuses to start on this store (MappedFileQueue.doLoad)"
+_EXTEND_ADVICE = (
+    "Restore the file, or add the zeros that it lacks (rmqlog recover STORE --apply): a broker refuses to "
+    "start on this store (MappedFileQueue.doLoad)"
+)
 _OLD_STRAY_ADVICE = (
     "Move it out of the store: a 4.9 broker does not start with it. A 5.x broker skips a directory, and "
     "deletes an empty last file (MappedFileQueue.doLoad)"
@@ -131,8 +139,7 @@ def usable_log(
         reason = _misfit(file, kept[-1] if kept else None)
         if file.size != size:
             can_extend = file is files[-1] and 0 < file.size < size
-            what = ", or add the zeros that it lacks (rmqlog recover STORE --apply)" if can_extend else ""
-            advice = f"Restore the file{what}: a {REFUSES} (MappedFileQueue.doLoad)"
+            advice = _EXTEND_ADVICE if can_extend else _RESTORE_ADVICE
             whose = "like the others" if len(files) > 1 else "as in .rmqlog/store.json"
             expected, found = f"a file of {size} bytes, {whose}", f"{file.size} bytes"
             findings.add("damage", file.path, min(file.size, size), expected, found, advice)

@@ -375,12 +375,17 @@ CASES = {
     ),
     "a link": Case("Links below the store's root are not followed", linked, restored(LAST_LOG)),
     "strays": Case(
-        "Move it out of the store: a",
+        "Move it out of the store: a broker refuses",
         "create commitlog/notes 4; create consumequeue/Orders/0/notes 4",
         moved_out("commitlog/notes", "consumequeue/Orders/0/notes"),
     ),
+    "a directory beside log files": Case(
+        "Move it out of the store: a 4.9 broker does not start",
+        "mkdir commitlog/old/",
+        moved_out("commitlog/old"),
+    ),
     "a cut commitlog file": Case(
-        "Restore the file",
+        "Restore the file: a broker refuses",
         "cut commitlog/00000000000000262144 200000",
         restored("commitlog"),
     ),
@@ -417,7 +422,9 @@ CASES = {
         both(ours, cut_alone, "remove .rmqlog/store.json"),
         put_back,
     ),
-    "a cut only file of ours": Case("Restore the file", both(ours, cut_alone), put_back),
+    "a cut only file of ours": Case(
+        "Restore the file, or add the zeros that it lacks", both(ours, cut_alone), put_back
+    ),
     "a file as directory": Case(
         "Put the directory back",
         "remove consumequeue; create consumequeue 1",
