@@ -242,7 +242,7 @@ class _Sections:
         rows = [(self.store.broker_name, *key, *counts) for key, counts in ordered]
         missing = len({group for (group, _), counts in sums.items() if counts[1]})
         section.about = (
-            f"{missing:,} group{'s never get' if missing > 1 else ' never gets'} lost messages that "
+            f"{missing:,} group{'s lose' if missing > 1 else ' loses'} messages that "
             f"{'they have' if missing > 1 else 'it has'} not consumed."
             if missing
             else "Each group with an offset in these queues has consumed the lost messages before."
