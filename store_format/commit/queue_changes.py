@@ -326,7 +326,7 @@ class QueuesAside:
         clear_directory(target, files)
         if files_at(target).store_files(target):
             return
-        within = stop * CQ_UNIT.itemsize % size
+        within = (stop * CQ_UNIT.itemsize - 1) % size + 1  # a full file, since a broker counts zeros as an entry
         files.make_directories(self.opened.path, "empty")
         with files.create(f"{built}/{StoreFile.name_at(stop * CQ_UNIT.itemsize - within)}", size) as file:
             file.write(0, pre_blank_bytes(within // CQ_UNIT.itemsize))
@@ -449,10 +449,15 @@ def cut_queue(directory: str, kind: QueueKind, log_stop: int, files: FileWrites)
 
 
 def truncate(directory: str, stop: int, files: FileWrites) -> None:
-    """Zeroes the files of a queue from its byte `stop` on, and removes later files but the first."""
+    """Zeroes the files of a queue from its byte `stop` on, and removes later files.
+
+    A queue that ends at byte 0 has no files then, as after ConsumeQueue.truncateDirtyLogicFiles: a broker
+    would take the first zeros of a blank file for an entry. The first file of another queue stays, since its
+    name says at which queue offset the queue goes on.
+    """
     listed = files_at(directory).store_files(directory)
     for file in reversed(listed):
-        if file.start >= stop and file is not listed[0]:
+        if file.start >= stop and (file is not listed[0] or not file.start):
             files.remove(file.path)
             files.sync_directory(directory)
         elif file.stop > stop:

@@ -15,11 +15,13 @@ from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.recover import RecoverPlan, recover
 from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.files.read import FileCache
 from store_format.index.file import open_index_files
+from store_format.layouts import CQ_UNIT
 from store_format.message.encode import MessageColumns
 from store_format.opened.store import Opened
 from store_format.store import MessageStore
@@ -28,7 +30,7 @@ from tests.store_format.read.test_readable_end import overwrite
 from tests.support import goldens
 from tests.support.fixtures import Golden, Unchanged
 from tests.support.referee.cases import expired_queue
-from tests.support.referee.world import new_world
+from tests.support.referee.world import SETTINGS, empty_world, new_world
 from tests.support.staged import append, make_store, numbered, settings_from
 from tests.support.stored_rows import rows_in
 
@@ -260,6 +262,20 @@ def test_a_copy_with_an_expired_queue_is_made_again(tmp_path: Path, monkeypatch:
     assert _rows(tmp_path / "new") == _rows(world.root)
     queue = MessageStore.open(str(tmp_path / "new")).queue("Old", 0)
     assert (queue.min_offset, queue.max_offset) == (60, 60)
+
+
+def test_an_expired_queue_that_ends_with_a_file_has_this_file(tmp_path: Path) -> None:
+    """A broker would count the first zeros of a blank file as an entry, and serve offset 21 next."""
+    world, count = empty_world(tmp_path), SETTINGS.mapped_file_size_consume_queue // CQ_UNIT.itemsize
+    world.append(numbered("Old", 0, count, queues=1))
+    world.append(numbered("Big", 1000, 200, queues=1))
+    world.commit_offset("G", "Old", 0, count)
+    world.retain(3)
+    recover(str(world.root), into=str(tmp_path / "new")).apply()
+    files = {path.name: path.read_bytes() for path in (tmp_path / "new/consumequeue/Old/0").iterdir()}
+    assert files == {f"{0:020d}": pre_blank_bytes(count)}
+    queue = MessageStore.open(str(tmp_path / "new")).queue("Old", 0)
+    assert (queue.min_offset, queue.max_offset) == (count, count)
 
 
 def test_a_copy_takes_the_ledger_of_the_last_flush(tmp_path: Path) -> None:
