@@ -22,6 +22,10 @@ _NOT_FOUND = (
     "Of `diff`: the stores differ."
 )
 
+_DAMAGE = (
+    "Messages are damaged, or a broker may not start on the store. Of `check`: unknown, also for wrong usage."
+)
+
 # code, a few words, what it means
 EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (OK, "done", "The command did what it was asked."),
@@ -35,7 +39,7 @@ EXIT_CODES: tuple[tuple[int, str, str], ...] = (
         "wrong usage",
         "An option, argument or setting is wrong, or the format is not supported. Of `check`: critical.",
     ),
-    (DAMAGE, "damage", "Messages are damaged. Of `check`: unknown, also for wrong usage."),
+    (DAMAGE, "damage", _DAMAGE),
     (
         PARTIAL,
         "a part is missing",

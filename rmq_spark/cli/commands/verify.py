@@ -46,13 +46,14 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
 
     Checks every record of the commitlog with its CRC, every consume queue entry, every index entry, the
     checkpoint and the configuration. The last lines are a verdict in one sentence, and the next command to
-    type. The exit code is 3 if messages are damaged, and 4 for a DLedger store, which is not checked. Works
-    on stores that other commands refuse, too.
+    type. The exit code is 3 if messages are damaged or no broker may start, and 4 for a DLedger store, which
+    is not checked. Works on stores that other commands refuse, too.
 
     \b
     rmqlog verify /data/store
     """
     from store_format.diagnose import diagnose
+    from store_format.diagnose.broker_start import MayStart, broker_start
 
     found: dict[str, Diagnosis] = {}
     for root in roots:
@@ -60,7 +61,7 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
         with Progress(f"verify {shown(root)}", size) as progress:
             found[root] = diagnose(root, commit_log_paths, on_offset=partial(_reach, progress, start))
     _write(output, found, commit_log_paths)
-    if any(diagnosis.of("damage") for diagnosis in found.values()):
+    if any(each.of("damage") or broker_start(each).may is MayStart.NO for each in found.values()):
         return DAMAGE
     return OK if all(diagnosis.is_checked for diagnosis in found.values()) else PARTIAL
 
@@ -120,16 +121,24 @@ def _write(output: Output, found: dict[str, Diagnosis], commit_log_paths: Sequen
                 print(_problem_text(output, problem.severity, line))
             fitted_to = None if output.wide else output.terminal_columns
             _print_sums(root, diagnosis, sys.stdout, fitted_to)
-            _write_given_up(output, root)
-            write_needed_settings(output, root, commit_log_paths)
-            write_verdict(output, verdict_of(root, diagnosis))
+            _write_end(output, root, diagnosis, commit_log_paths)
         return
     show_batches(output, [batch_of(columns, rows)], [column.name for column in columns])
     for root, diagnosis in found.items():
         _print_sums(root, diagnosis, sys.stderr, terminal_columns(sys.stderr))
-        _write_given_up(output, root)
-        write_needed_settings(output, root, commit_log_paths)
-        write_verdict(output, verdict_of(root, diagnosis))
+        _write_end(output, root, diagnosis, commit_log_paths)
+
+
+def _write_end(output: Output, root: str, diagnosis: Diagnosis, commit_log_paths: Sequence[str]) -> None:
+    """Writes the lines below the sums. Without damage, one of them says what keeps a broker from a start."""
+    from store_format.diagnose.broker_start import MayStart, broker_start
+
+    _write_given_up(output, root)
+    write_needed_settings(output, root, commit_log_paths)
+    start = broker_start(diagnosis)
+    if start.may is MayStart.NO and not diagnosis.of("damage"):
+        write_line(output, "broker", f"a broker may not start: {start.cause}")
+    write_verdict(output, verdict_of(root, diagnosis))
 
 
 def _write_given_up(output: Output, root: str) -> None:
