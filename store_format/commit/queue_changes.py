@@ -326,7 +326,7 @@ class QueuesAside:
         clear_directory(target, files)
         if files_at(target).store_files(target):
             return
-        within = (stop * CQ_UNIT.itemsize - 1) % size + 1  # a full file, since a broker counts zeros as an entry
+        within = (stop * CQ_UNIT.itemsize - 1) % size + 1  # no blank file, which a broker counts as an entry
         files.make_directories(self.opened.path, "empty")
         with files.create(f"{built}/{StoreFile.name_at(stop * CQ_UNIT.itemsize - within)}", size) as file:
             file.write(0, pre_blank_bytes(within // CQ_UNIT.itemsize))

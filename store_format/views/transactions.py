@@ -15,7 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.display.columns import (
+    BROKER,
+    INT,
+    LONG,
+    NAMES,
+    TEXT,
+    TIME,
+    ViewColumn,
+    batches_of,
+    time_us,
+)
 from store_format.java.numbers import parse_long
 from store_format.message import sysflag
 from store_format.message.columns import DecodeOptions
@@ -53,6 +63,7 @@ TRANSACTION_COLUMNS = (
     ViewColumn("queueId", INT, "The destination queue."),
     ViewColumn("producerGroup", TEXT, "The producer group that the broker asks for the decision."),
     ViewColumn("msgId", TEXT, "The message id that clients show."),
+    ViewColumn("keys", NAMES, "The keys."),
     ViewColumn("ageMs", LONG, "Time since the half message was first stored."),
     ViewColumn(
         "checkTimes", INT, "How often the broker has asked; it stores the half message again each time."
@@ -71,7 +82,7 @@ TRANSACTION_COLUMNS = (
 PENDING = "pending"
 HALF_COLUMNS = (
     "topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs", "bornTimestampMs",
-    "msgId", UNIQ_KEY, REAL_TOPIC, REAL_QID, PGROUP, "TRANSACTION_CHECK_TIMES", PREPARED_QUEUE_OFFSET,
+    "msgId", "keys", UNIQ_KEY, REAL_TOPIC, REAL_QID, PGROUP, "TRANSACTION_CHECK_TIMES", PREPARED_QUEUE_OFFSET,
 )  # fmt: skip
 _COMMIT_COLUMNS = (
     "topic",
@@ -262,7 +273,7 @@ def _transaction_row(store: Store, each: Transaction, now_ms: int) -> tuple[obje
     first, last, commit = each.copies[0], each.copies[-1], each.commit or {}
     return (
         store.broker_name, each.state, last[REAL_TOPIC], parse_long(last[REAL_QID]), last[PGROUP],
-        last["msgId"],
+        last["msgId"], last["keys"],
         now_ms - first["storeTimestampMs"], parse_long(last["TRANSACTION_CHECK_TIMES"]) or 0,
         time_us(last["bornTimestampMs"]),
         time_us(first["storeTimestampMs"]), time_us(last["storeTimestampMs"]), time_us(each.decided_ms),

@@ -96,6 +96,8 @@ def test_half_messages(rmqlog: Runner, golden: Golden) -> None:
     assert [(row["state"], row["msgId"], row["ageMs"]) for row in rows] == [
         (row["state"], row["msgId"], row["ageMs"]) for row in view
     ]
+    (found,) = rmqlog.rows("half", path, *NOW, "--key", "id-67")
+    assert (found["state"], found["keys"]) == ("pending", ["id-67"])
 
 
 def test_half_messages_are_decided_with_apply_only(

@@ -72,6 +72,7 @@ _HALF = (
     "checkTimes",
     "firstStoreTimestamp",
     "decidedTimestamp",
+    "keys",
     "msgId",
 )
 _DECISIONS = ("decision", "state", "topic", "queueId", "producerGroup", "halfQueueOffset", "msgId")
@@ -284,7 +285,7 @@ def delay_(
 )
 @click.option("--apply", "apply_", is_flag=True, help="Write the decisions; without --apply only show them.")
 @with_body_option
-@filter_options("topics", "queue", "since", "until", "limit")
+@filter_options("topics", "queue", "key", "since", "until", "limit")
 @output_options(raw=True)
 def half_(
     stores: list[MessageStore],
