@@ -19,7 +19,7 @@ from rmq_spark.cli.output import Output
 from rmq_spark.cli.remarks import Progress
 from rmq_spark.cli.view_rows import column_named
 from store_format.display.text import first_names
-from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
+from store_format.message.columns import COLUMNS, LOGICAL_COLUMNS, arrow_schema
 from store_format.names import TRACE_PREFIXES, is_light_queue
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import ranges_in_time, read_chosen
@@ -45,11 +45,9 @@ TABLE_COLUMNS = (
     "body",
 )
 
-# All but the compressed body and the reason of a corrupt row.
-ALL_COLUMNS = (
-    *DEFAULT_COLUMNS,
-    *(name for name in COLUMNS if name not in DEFAULT_COLUMNS and name not in ("rawBody", "_corrupt_record")),
-)
+# All but the compressed body, the reason of a corrupt row, and what only static topics have.
+_ON_REQUEST = ("rawBody", "_corrupt_record", *LOGICAL_COLUMNS)
+ALL_COLUMNS = tuple(name for name in COLUMNS if name not in _ON_REQUEST)
 SIZE = "storeSize"  # the column with a message's bytes in the commitlog
 _ORDER = "physicalOffset"
 _HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")

@@ -94,6 +94,11 @@ COLUMN_TABLE: tuple[Column, ...] = (
         True,
     ),
     Column("rawBody", "The body as stored, perhaps compressed.", True),
+    Column("logicalQueueId", "The queue of a static topic as clients see it; null in other topics."),
+    Column(
+        "logicalQueueOffset",
+        "The offset that clients see in this queue; null in other topics, and while no broker has set it.",
+    ),
     Column(CORRUPT_RECORD, "With `mode` PERMISSIVE: why the message could not be read; null if it could."),
 )
 

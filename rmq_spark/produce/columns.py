@@ -138,6 +138,8 @@ WRITE_COLUMNS: tuple[WriteColumn, ...] = (
     WriteColumn("tagsCode", (), "Ignored: it follows from the tags."),
     WriteColumn("storedTopic", (), "Ignored: `topic` counts."),
     WriteColumn("rawBody", (), "Ignored: `body` counts, and is compressed as `compressType` says."),
+    WriteColumn("logicalQueueId", (), "Ignored: static topics are not written to."),
+    WriteColumn("logicalQueueOffset", (), "Ignored: each message gets the next offset of its queue."),
     WriteColumn(
         "_corrupt_record",
         (),

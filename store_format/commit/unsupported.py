@@ -17,7 +17,7 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, StoreWriteError, UnsupportedFormatError
 from store_format.files.read import files_at
-from store_format.metadata.read import BrokerConf
+from store_format.metadata.read import BrokerConf, read_queue_mappings
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
@@ -82,6 +82,7 @@ class StoreRefusals:
 
         A bad name, or queue id, is one that a consume queue directory cannot have.
         """
+        static = read_queue_mappings(self.opened) or {}
         batch_topics = self.opened.files.names(f"{self.opened.path}/batchconsumequeue", missing_ok=True)
         for topic, queue_id in queues:
             if not can_be_queue(topic, 0):
@@ -103,6 +104,8 @@ class StoreRefusals:
                 kind = "a topic with cleanup.policy=COMPACTION"
             elif config is not None and config.message_type == "LITE":
                 kind = "a topic with message.type=LITE"
+            elif topic in static:
+                kind = "a static topic, whose queues topicQueueMapping.json shares out among brokers"
             if kind is not None:
                 raise UnsupportedFormatError(
                     f"topic {topic}: cannot write to {kind}. Send its messages through the broker"

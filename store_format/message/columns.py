@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from store_format.errors import OptionError
 from store_format.message.properties import WORDS_TYPE
+from store_format.names import QueueKey
 
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 _STRING = pa.string()
@@ -46,11 +47,29 @@ COLUMNS: dict[str, pa.DataType] = {
     "tagsCode": pa.int64(),
     "storedTopic": _STRING,
     "rawBody": pa.binary(),
+    "logicalQueueId": pa.int32(),
+    "logicalQueueOffset": pa.int64(),
     "_corrupt_record": _STRING,
 }
 DEFAULT_COLUMNS = tuple(COLUMNS)[:12]
+LOGICAL_COLUMNS = ("logicalQueueId", "logicalQueueOffset")
 
 BODY_SIZE_MAX = 64 << 20  # a decompressed body: sixteen times the default maxMessageSize
+
+
+class LogicalRange(NamedTuple):
+    """The offsets [start, stop) of a broker's queue, whose messages are in the logical queue `queue_id`.
+
+    The message at `start` has the logical `offset`; None while no broker has decided it. `moved_to` is the
+    broker that has the logical queue now, if that is another one.
+    """
+
+    queue: QueueKey
+    start: int
+    stop: int
+    queue_id: int
+    offset: int | None
+    moved_to: str = ""
 
 
 class PropertyFilter(Protocol):
@@ -67,7 +86,8 @@ class DecodeOptions:
     A name outside COLUMNS is a property. `tags` keeps messages whose TAGS is one of these (after the filter
     by tags code), `key` those with this word in KEYS or as UNIQ_KEY, `message_id` the message with this
     UNIQ_KEY or offset message id, `where` the messages that it selects. With `group` the `topic` of a delayed
-    message, and of a message that the group retries, is the topic that it was sent to.
+    message, and of a message that the group retries, is the topic that it was sent to. `logical` are the
+    ranges of static topics, for the columns `logicalQueueId` and `logicalQueueOffset`.
     """
 
     names: tuple[str, ...] = DEFAULT_COLUMNS
@@ -78,6 +98,7 @@ class DecodeOptions:
     message_id: str | None = None
     where: PropertyFilter | None = None
     group: str | None = None
+    logical: tuple[LogicalRange, ...] = ()
 
     @property
     def filters(self) -> bool:

@@ -12,7 +12,7 @@ as the source of a stream, decodes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -29,7 +29,13 @@ from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, WIRE_MESSAGE_HEAD, as_struct
 from store_format.message import sysflag
-from store_format.message.columns import TIMESTAMP_TYPE, DecodeOptions, arrow_schema
+from store_format.message.columns import (
+    COLUMNS,
+    TIMESTAMP_TYPE,
+    DecodeOptions,
+    LogicalRange,
+    arrow_schema,
+)
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_hosts, offset_msg_ids
 from store_format.message.locate import PORT_MAX, BadUnit, UnitRefs, Units, inner_batches, locate
@@ -154,6 +160,7 @@ def _message_rows(
         body_size_max=options.body_size_max,
         opened_max=opened_max,
         group=options.group,
+        logical=options.logical,
     )
 
 
@@ -546,10 +553,12 @@ class _MessageRows(_UnitRows):
         body_size_max: int,
         opened_max: int | None,
         group: str | None,
+        logical: Sequence[LogicalRange],
     ) -> None:
         super().__init__(units, open_bodies=open_bodies, body_size_max=body_size_max, opened_max=opened_max)
         self.broker_name = broker_name
         self.group = group
+        self.logical = logical
         self._table: PropertyTable | None = None
 
     def properties(self) -> PropertyTable:
@@ -626,6 +635,26 @@ def _queue_topic(rows: _MessageRows) -> pa.Array:
 def _queue_id(rows: _MessageRows) -> pa.Array:
     identity = rows.units.refs.identity
     return rows.header("queue_id") if identity is None else numbers(rows.of_units(identity.queue_ids))
+
+
+def _logical(name: str) -> Callable[[_MessageRows], pa.Array]:
+    """The column of a message of a static topic; null in other topics, and while no broker has decided it."""
+
+    def build(rows: _MessageRows) -> pa.Array:
+        found, known = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
+        offsets, ids = rows.queue_offsets(), _queue_id(rows).to_numpy()
+        topics = _queue_topic(rows) if rows.logical else None
+        for each in rows.logical:
+            topic, queue_id = each.queue
+            mine = (ids == queue_id) & (offsets >= each.start) & (offsets < each.stop)
+            mine &= pc.equal(topics, topic).to_numpy(zero_copy_only=False)
+            if name == "logicalQueueId":
+                found[mine], known[mine] = each.queue_id, True
+            elif each.offset is not None:
+                found[mine], known[mine] = offsets[mine] - each.start + each.offset, True
+        return pa.array(found, COLUMNS[name], mask=~known)
+
+    return build
 
 
 def _timestamp(field: str) -> Callable[[_MessageRows], pa.Array]:
@@ -711,5 +740,7 @@ _BUILDERS: dict[str, Callable[[_MessageRows], pa.Array]] = {
     "tagsCode": _tags_code,
     "storedTopic": lambda rows: rows.take(_java_text(rows.units.stored_topics())),
     "rawBody": _MessageRows.raw_bodies,
+    "logicalQueueId": _logical("logicalQueueId"),
+    "logicalQueueOffset": _logical("logicalQueueOffset"),
     "_corrupt_record": lambda rows: pa.nulls(len(rows), _STRING),
 }

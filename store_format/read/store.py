@@ -45,6 +45,7 @@ from store_format.names import QueueKey, did_you_mean, is_light_queue, is_system
 from store_format.opened.store import Opened
 from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
+from store_format.read.static_topics import with_logical
 from store_format.read.store_root import OtherFiles, broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
 from store_format.survey.entry_proofs import Contradictions
@@ -350,6 +351,7 @@ class Store:
         self, decode_options: DecodeOptions, tolerance: Tolerance, tags_codes: frozenset[int] | None = None
     ) -> QueueReader:
         """A reader of slices of this store's queues; see `QueueReader`."""
+        decode_options = with_logical(decode_options, self.opened, self.broker_name)
         return QueueReader(
             self.log, self.broker_name, decode_options, tolerance, tags_codes, f"{self.path}/consumequeue_ext"
         )
@@ -367,6 +369,7 @@ class Store:
         of messages that are lost with the last commitlog files.
         """
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
+        decode_options = with_logical(decode_options, self.opened, self.broker_name)
         log, state = self.log.relisted(), self.state
         stop, is_live = Snapshot.find_log_end(self.opened, log, state), state is StoreState.LIVE
         yield from scan_units(

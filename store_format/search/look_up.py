@@ -34,7 +34,7 @@ from store_format.files.read import all_answered
 from store_format.index.query import Coverage, plan_coverage
 from store_format.layouts import OFFSET_MAX
 from store_format.message import sysflag
-from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema
+from store_format.message.columns import DecodeOptions, arrow_schema
 from store_format.message.decode import decode
 from store_format.message.locate import UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable
@@ -45,6 +45,7 @@ from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import in_time, ranges_in_time, read_chosen, with_body
 from store_format.read.log_reader import without_damaged
+from store_format.read.static_topics import with_logical
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
 from store_format.survey.entry_proofs import Contradictions
@@ -244,7 +245,8 @@ def _at_offset(store: Store, choice: MessageChoice, how: How, offset: int) -> Fo
     contradictions = Contradictions(store.opened, log)
     units, _ = locate(refs, verify_crc=False)
     refs = without_damaged(refs, units, contradictions, how.tolerance)
-    batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
+    options = with_logical(DecodeOptions(names, how.verify_crc), store.opened, store.broker_name)
+    batch, bad = decode(refs, options, store.broker_name)
     how.tolerance.drop(bad)
     table = pa.Table.from_batches([batch], arrow_schema(names))
     assert choice.message_id is not None
@@ -352,8 +354,9 @@ def _search(store: Store, choice: MessageChoice, how: How) -> Found:
     log, state, key = store.log, store.state, _key_of(choice)
     coverage, topics, stop = _cover(store, state, key, choice, how)
     names = tuple(dict.fromkeys((*how.columns, *_ORDER_COLUMNS)))
+    options = with_logical(DecodeOptions(names, how.verify_crc), store.opened, store.broker_name)
     search = KeySearch(
-        log, key, choice, store.broker_name, names, how.tolerance, how.verify_crc, state is StoreState.LIVE,
+        log, key, choice, store.broker_name, options, how.tolerance, state is StoreState.LIVE,
         Contradictions(store.opened, log),
     )  # fmt: skip
     if how.on_scanned is not None:
@@ -472,9 +475,8 @@ class KeySearch:
     key: str
     choice: MessageChoice
     broker_name: str
-    names: tuple[str, ...]
+    decode_options: DecodeOptions
     tolerance: Tolerance
-    verify_crc: bool
     is_live: bool
     contradictions: Contradictions | None = None
     bytes_scanned: int = 0
@@ -579,8 +581,7 @@ class KeySearch:
         return keep
 
     def _decode(self, refs: UnitRefs, key: str | None) -> Iterator[pa.RecordBatch]:
-        decode_options = DecodeOptions(self.names, self.verify_crc, BODY_SIZE_MAX, key=key)
-        batch, bad = decode(refs, decode_options, self.broker_name)
+        batch, bad = decode(refs, replace(self.decode_options, key=key), self.broker_name)
         self.tolerance.drop(bad)
         if batch.num_rows:
             yield batch

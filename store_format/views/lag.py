@@ -13,6 +13,7 @@ out. Its lag is the messages that are ready plus those in flight, as in the brok
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left
 from collections import defaultdict
@@ -35,15 +36,19 @@ from store_format.display.columns import (
     batches_of,
     time_us,
 )
+from store_format.display.text import first_names, shown
 from store_format.metadata.group_offsets import Committed, RetryOwners, read_committed
 from store_format.metadata.read import BrokerConf, Groups, TopicConfigs, read_subscription_groups, read_topics
 from store_format.names import DLQ_PREFIX, QueueKey, is_retry_topic, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
+from store_format.read.static_topics import logical_ranges
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import OtherFiles
 from store_format.survey.fates import Fates
 from store_format.views.measure import Stretches, bytes_at, measure
 from store_format.views.view import View
+
+_log = logging.getLogger(__name__)
 
 LAG_COLUMNS = (
     BROKER,
@@ -150,6 +155,11 @@ class GroupQueue:
             return start
         at = bisect_left(self.in_flight, self.limits[0])
         return min(start, self.in_flight[at]) if at < len(self.in_flight) else start
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a message is there that the group has not consumed."""
+        return self.limits is not None and (self.first_unconsumed or 0) < self.limits[1]
 
     @property
     def lost(self) -> int | None:
@@ -278,9 +288,30 @@ def lag_table(
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     progress = read_pop_progress(store, conf) if committed is None else None
     places = group_queues(store, group, committed, progress)
+    _warn_of_moved(store, places)
     measured = measured_places(store, places)
     rows = (lag_row(store.broker_name, place, measured, now) for place in places)
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])
+
+
+def _warn_of_moved(store: Store, places: Sequence[GroupQueue]) -> None:
+    """Warns of lag in queues of static topics that another broker has taken over. A broker commits the offset
+    in the queue that has the message (ConsumerManageProcessor.rewriteRequestForStaticTopic): a group that has
+    gone on to the other broker commits nothing here, also for the last messages that it got from here.
+    """
+    moved = {each.queue: each.moved_to for each in logical_ranges(store.opened, store.broker_name)}
+    behind = [
+        f"{shown(place.topic)}-{place.queue_id} ({shown(moved[place.topic, place.queue_id])})"
+        for place in places
+        if moved.get((place.topic, place.queue_id)) and place.is_behind
+    ]
+    if behind:
+        _log.warning(
+            "%s: queues of static topics have moved to another broker: %s. A group that reads there may have "
+            "no lag here: look at its lag in the other broker's store",
+            store.path,
+            first_names(list(dict.fromkeys(behind))),
+        )
 
 
 def measured_places(store: Store, places: list[GroupQueue]) -> dict[QueueKey, Stretches]:

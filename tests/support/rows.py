@@ -64,6 +64,8 @@ def expected_row(message: Message, *, tags_code: int = 0, **place: Any) -> dict[
         "tagsCode": None if tags_code < -(2**31) else tags_code,
         "storedTopic": message.topic,
         "rawBody": message.body,
+        "logicalQueueId": None,
+        "logicalQueueOffset": None,
         "_corrupt_record": None,
     } | place
 

@@ -36,7 +36,7 @@ from rmq_spark.cli.view_rows import (
     show_view,
     view_rows,
 )
-from store_format.display.text import first_names, shown
+from store_format.display.text import shown
 from store_format.display.units import size_text, unit_of, until_text
 from store_format.errors import StoreError
 from store_format.files import paths
@@ -225,17 +225,11 @@ def _warn_of_lost_end(batches: list[pa.RecordBatch]) -> None:
 
 
 def _say_what_consumers_do_not_read(stores: list[MessageStore], topics: set[str]) -> None:
-    """Says which messages count as unread though no consumer asks for them, and which lag is unknown."""
-    from store_format.metadata.read import read_queue_mappings, read_topics
+    """Says which messages count as unread though no consumer asks for them."""
+    from store_format.metadata.read import read_topics
 
     for store in stores:
         with suppress(StoreError):  # who needs the files raises the error
-            static = sorted(topics & (read_queue_mappings(store.opened) or {}).keys())
-            if static:
-                remark(
-                    f"the lag of {first_names(static)} is unknown: the offsets of a static topic count over "
-                    "the queues of several brokers (topicQueueMapping.json), which rmqlog does not add up"
-                )
             configs: Mapping[str, TopicConfig] = read_topics(store.opened) or {}
             most: dict[str, int] = {}
             for queue in store.queues((topics & configs.keys()).__contains__):

@@ -20,7 +20,7 @@ ON_REQUEST = (
     "string, sysFlag int, bodyCRC int, "
     "reconsumeTimes int, preparedTransactionOffset bigint, physicalOffset bigint, storeSize int, tagsCode "
     "bigint, storedTopic string, "
-    "rawBody binary, _corrupt_record string"
+    "rawBody binary, logicalQueueId int, logicalQueueOffset bigint, _corrupt_record string"
 )
 
 

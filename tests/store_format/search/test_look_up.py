@@ -17,6 +17,7 @@ from store_format.commit.options import CommitOptions
 from store_format.errors import ChecksumError, CorruptStoreError, OptionError
 from store_format.files.view import FileView
 from store_format.layouts import INDEX_HEADER
+from store_format.message.columns import DecodeOptions
 from store_format.read.choice import MessageChoice
 from store_format.read.tolerance import Tolerance
 from store_format.search.look_up import Found, How, KeySearch, bytes_to_scan
@@ -242,8 +243,8 @@ def _log(root: Path, messages: list[Message]) -> tuple[MessageStore, Path, int]:
 
 
 def _scan(store: MessageStore, *, is_live: bool = False, mode: str = "FAILFAST") -> list[int]:
-    columns = ("physicalOffset", "queueOffset")
-    search = KeySearch(store.log, "k1", MessageChoice(), "b", columns, Tolerance(mode), True, is_live)
+    options = DecodeOptions(("physicalOffset", "queueOffset"))
+    search = KeySearch(store.log, "k1", MessageChoice(), "b", options, Tolerance(mode), is_live)
     batches = search.scan(0, store.log.files[-1].stop, frozenset())
     return [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
 
