@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.consumequeue.files import LAYOUTS, QueueBounds, QueueKind, place_in_files
-from store_format.consumequeue.units import RULES, SHORT_QUEUE, FiledQueue
+from store_format.consumequeue.units import RULES, SHORT_QUEUE, FiledQueue, short_bounds
 from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 
@@ -313,13 +313,9 @@ class QueueRanges(Mapping[QueueKey, QueueRange]):
         found = self.others.get(number)
         if found is not None:
             return found
-        size, file, low, high, *places = self.columns[number].item()
-        topic, queue_id = self.keys_in_order[number]
-        edges = (low, high, low, high, *places)
-        bounds = QueueBounds(
-            topic, queue_id, self.directories[number], "simple", size, file, file, self.commit_log_min, *edges
-        )
-        return QueueRange(topic, queue_id, low, high, bounds)
+        filed = FiledQueue(*self.keys_in_order[number], self.directories[number], "simple")
+        bounds = short_bounds(filed, self.columns[number].item(), self.commit_log_min)
+        return QueueRange(*filed.key, bounds.min_offset, bounds.max_offset, bounds)
 
     def __getitem__(self, key: QueueKey) -> QueueRange:
         return self.queue(self.numbers[key])

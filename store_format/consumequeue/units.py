@@ -496,7 +496,13 @@ def stored_bounds(
     """The `FiledQueue.bounds` of the selected queues that have files. `refused` is called as by
     `list_queues`, and for queues whose files do not fit together.
     """
-    for filed in list_queues(opened, select, refused):
+    every = list(list_queues(opened, select, refused))
+    rows = short_queues(every if not opened.is_remote else (), commit_log_min).tolist()
+    short = {place: row for place, *row in rows}
+    for place, filed in enumerate(every):
+        if place in short:
+            yield short_bounds(filed, short[place], commit_log_min)
+            continue
         try:
             bounds = filed.bounds(commit_log_min, scan=scan)
         except StoreError as error:
@@ -561,6 +567,12 @@ def short_queues(
     found_rows = np.concatenate(rows)
     found_rows[:, 0] = np.array(places, np.int64)[found_rows[:, 0]]
     return found_rows
+
+
+def short_bounds(filed: FiledQueue, row: Sequence[int], commit_log_min: int) -> QueueBounds:
+    """The bounds of a queue of `short_queues`, from the fields of SHORT_QUEUE."""
+    size, file, low, high, *places = row
+    return QueueBounds(*filed, size, file, file, commit_log_min, low, high, low, high, *places)
 
 
 def _block_ends(

@@ -170,9 +170,10 @@ def test_short_queues_have_the_bounds_that_each_has_alone(
             ).tolist():
                 table = QueueRanges.of_look([found[place]], np.array([[0, *row]]), commit_log_min, {})
                 short[found[place].directory] = table.queue(0).bounds
-            how: dict[str, Any] = {"commit_log_stop": stop, "scan": stop is not None, "clean": clean}
+            how: dict[str, Any] = {"commit_log_stop": stop, "clean": clean}
             for directory, bounds in short.items():
-                assert bounds == _bounds(directory, commit_log_min, **how)
+                for scan in {True, stop is not None}:
+                    assert bounds == _bounds(directory, commit_log_min, scan=scan, **how)
             for queue, (*_, directory, _) in zip(made, found, strict=True):
                 if not damage and not commit_log_min and stop is None and queue.units[:1] != [PRE_BLANK]:
                     is_short = 0 < len(queue.units) < min(queue.per_file, 204) and not queue.files_ahead
