@@ -24,7 +24,10 @@ __all__ = [
     "CQ_UNIT",
     "CRC_PROPERTY_NAME",
     "CRC_PROPERTY_SIZE",
+    "DLEDGER_BLANK",
     "DLEDGER_HEAD",
+    "DLEDGER_MAGIC",
+    "DLEDGER_MAGIC_BLANK",
     "INDEX_HEADER",
     "INDEX_SLOT",
     "INDEX_UNIT",
@@ -52,6 +55,8 @@ __all__ = [
 MAGIC_V1 = 0xDAA320A7  # MessageDecoder.MESSAGE_MAGIC_CODE: topic length is one byte
 MAGIC_V2 = 0xDAA320AB  # MessageDecoder.MESSAGE_MAGIC_CODE_V2: topic length is two bytes
 MAGIC_BLANK = 0xCBD43194  # CommitLog.BLANK_MAGIC_CODE: the rest of the file contains no message
+DLEDGER_MAGIC = 1  # DLedgerEntryCoder: an entry begins here
+DLEDGER_MAGIC_BLANK = -1  # MmapFileList.BLANK_MAGIC_CODE: the rest of the file contains no entry
 
 OFFSET_MAX = 2**63 - 1  # Long.MAX_VALUE: offsets are Java longs
 
@@ -176,7 +181,7 @@ WIRE_MESSAGE_HEAD = unit(  # MessageDecoder.encodeMessage: one message of a batc
 
 DLEDGER_HEAD = unit(  # DLedgerEntryCoder: precedes each message unit of a DLedger commitlog
     48,
-    ("magic", ">i4", 0, "1"),
+    ("magic", ">i4", 0, "DLEDGER_MAGIC"),
     ("size", ">i4", 4, "entry with this head"),
     ("index", ">i8", 8, "of the Raft entry"),
     ("term", ">i8", 16, "of the Raft leader"),
@@ -185,6 +190,12 @@ DLEDGER_HEAD = unit(  # DLedgerEntryCoder: precedes each message unit of a DLedg
     ("chain_crc", ">i4", 36, "0"),
     ("body_crc", ">i4", 40, "0"),
     ("body_size", ">i4", 44, "of the message unit that follows"),
+)
+
+DLEDGER_BLANK = unit(  # MmapFileList.preAppend: the size behind the magic code, unlike in BLANK_HEAD
+    8,
+    ("magic", ">i4", 0, "DLEDGER_MAGIC_BLANK"),
+    ("size", ">i4", 4, "bytes left in the file, the magic code included"),
 )
 
 # ---- consume queues ----------------------------------------------------------------------------------------
@@ -303,6 +314,7 @@ LAYOUTS: dict[str, np.dtype[np.void]] = {
     "BLANK_HEAD": BLANK_HEAD,
     "WIRE_MESSAGE_HEAD": WIRE_MESSAGE_HEAD,
     "DLEDGER_HEAD": DLEDGER_HEAD,
+    "DLEDGER_BLANK": DLEDGER_BLANK,
     "CQ_UNIT": CQ_UNIT,
     "CQ_EXT_HEAD": CQ_EXT_HEAD,
     "BATCH_CQ_UNIT": BATCH_CQ_UNIT,

@@ -149,9 +149,8 @@ class _Collected:
                 parts.mark(step.start, step.stop, Part.DAMAGE)
                 parts.damage_bytes += step.stop - step.start
             else:
-                start = int(step.positions[0])
-                parts.mark(start, step.stop, Part.MESSAGES)
-                parts.message_bytes += step.stop - start
+                parts.mark(step.buffer_start, step.stop, Part.MESSAGES)
+                parts.message_bytes += step.stop - step.buffer_start
         self._leave()
         assert walk.end is not None  # the walk is exhausted
         self._end_offset, self._end_kind = walk.end.offset, walk.end.kind

@@ -92,7 +92,8 @@ def with_given_store(text: str, context: click.Context | None = None) -> str:
         return text
     path = str(command.params.get("store", ""))
     if os.path.isdir(path) and not (
-        command.params.get("commit_log") or os.path.isdir(os.path.join(path, "commitlog"))
+        command.params.get("commit_log")
+        or any(os.path.isdir(os.path.join(path, name)) for name in ("commitlog", "consumequeue"))
     ):
         return text
     return with_store(text, _store_words(command.params))

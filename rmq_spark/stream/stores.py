@@ -30,7 +30,7 @@ from store_format.follow.log_tail import Replaced
 from store_format.names import QueueKey
 from store_format.read.choice import MessageChoice, QueueName
 from store_format.read.store import Store, StoreQueues, find_queues
-from store_format.read.store_root import cluster_members, has_config
+from store_format.read.store_root import cluster_members, has_config, looks_like_store
 
 _log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class _Newcomers:
         self._path = path
         self._identity = files_at(path).directory_identity(path)
         self._known = files_at(path).names(path)
-        self._is_cluster = "commitlog" not in self._known
+        self._is_cluster = "commitlog" not in self._known and not looks_like_store(self._known)
         self._coming: set[str] = set()  # directories that are not a store yet
 
     def look(self) -> None:

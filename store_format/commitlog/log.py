@@ -15,6 +15,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.commitlog.dledger import frame_of, with_heads
 from store_format.commitlog.walk import Damage, UnitRun, Walk
 from store_format.errors import (
     CorruptStoreError,
@@ -95,8 +96,12 @@ class CommitLog:
         found = [
             file
             for each in directories
-            for file in files_at(each).store_files(
-                each, irregular=lambda error: irregular.update({error.file: error})
+            for file in with_heads(
+                each,
+                files_at(each).store_files(
+                    each, irregular=lambda error: irregular.update({error.file: error})
+                ),
+                cache,
             )
         ]
         found += [StoreFile(path, int(paths.base_name(path)), 0) for path in irregular]
@@ -203,6 +208,11 @@ class CommitLog:
         return min(self.begin, self.files[0].start) if self.files else 0
 
     @property
+    def has_heads(self) -> bool:
+        """Whether files are of a DLedger commitlog, whose messages have heads."""
+        return any(file.head_size for file in self.files)
+
+    @property
     def has_gaps(self) -> bool:
         """Whether files are missing or cannot be used before the last one."""
         return bool(self.files) and self.min_offset + self.size_bytes != self.stop
@@ -279,6 +289,15 @@ class CommitLog:
         ):
             return -1
         return head.store_timestamp if head.physical_offset == physical_offset else -1
+
+    def message_offset(self, physical_offset: int) -> int:
+        """The physical offset of the message whose record begins, or will begin, at `physical_offset`: behind
+        the head of its entry, if the file's messages have heads.
+        """
+        file = self.file_at(physical_offset)
+        if file is None or not file.head_size:
+            return physical_offset
+        return file.start + frame_of(file).message_at(self.view(file), physical_offset - file.start)
 
     def has_message_at(self, physical_offset: int) -> bool:
         """Whether a message begins at the physical offset; its CRC is not checked."""
@@ -514,8 +533,10 @@ def strays(files: Sequence[StoreFile], cache: FileCache) -> dict[str, CorruptSto
 
 
 def _begins_with_own(file: StoreFile, cache: FileCache) -> bool:
-    head = read_head(cache.view(file).read(0, HEAD_SIZE_MAX)) if file.size else None
-    return head is not None and head.magic in (MAGIC_V1, MAGIC_V2) and head.physical_offset == file.start
+    view = cache.view(file)
+    at = frame_of(file).message_at(view, 0) if file.size else 0
+    head = read_head(view.read(at, HEAD_SIZE_MAX)) if file.size else None
+    return head is not None and head.magic in (MAGIC_V1, MAGIC_V2) and head.physical_offset == file.start + at
 
 
 def first_byte(file: StoreFile, cache: FileCache) -> int | None:

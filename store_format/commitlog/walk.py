@@ -16,24 +16,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.arrays.ranges import gather_units
+from store_format.commitlog.dledger import frame_of
+from store_format.commitlog.frame import HEAD_SIZE
 from store_format.files import paths
 from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache
 from store_format.files.view import FileView
-from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
-from store_format.message.single import UnitCheck, UnitKind, check_unit
+from store_format.layouts import MESSAGE_SIZE_MIN
+from store_format.message.single import UnitCheck, UnitKind
 
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096
 _LAST_UNIT_SIZE = 1 << 16  # behind the end of a walk: the last unit begins before, a longer one is read apart
-_LENGTH = Struct(">i")
 # The longest BLANK in a search. It is shorter than the message that did not fit: maxMessageSize is 4 MiB, and
 # the heads of a batch add to that.
 _BLANK_SIZE_MAX = 8 << 20
@@ -46,18 +45,15 @@ _CRC_ALLOWANCE_RATE = 4
 _BLOCK_SIZE_MIN = 4096
 _BLOCK_SIZE_MAX = 1 << 18
 _BEGIN_SIZE = 60 << 10  # of an object, that is searched for a first unit: less than a block that is fetched
-_HEAD_SIZE = MESSAGE_HEADS[0].itemsize
-_MAGIC_AT = 4
-_BLANK_BYTES = MAGIC_BLANK.to_bytes(4, "big")
-_MAGIC_BYTES = MAGIC_V1.to_bytes(4, "big")  # V2 differs in the last byte only
+_OK = UnitCheck(UnitKind.OK)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UnitRun:
     """Consecutive units that passed every check: positions in the file, and sizes, both in bytes.
 
-    `buffer` has the checked bytes, from `buffer_start` of the file on; None for one unit longer than a
-    window.
+    `buffer` has the checked bytes, from `buffer_start` of the file on, where the first unit's record begins:
+    the unit itself, or the head in front of it. None for one unit longer than a window.
     """
 
     file: StoreFile
@@ -184,6 +180,7 @@ class Walk:
         self._failure: WalkEnd | None = None  # the first failure since the last good unit
         self._blank: WalkEnd | None = None  # set behind a BLANK, until the next unit
         self._begun: int | None = None
+        self._previous = np.full(2, -1, np.int64)  # see `UnitFrame`
         self._steps = self._walk()
 
     def __iter__(self) -> Iterator[UnitRun | Damage]:
@@ -227,6 +224,7 @@ class Walk:
         return WalkEnd(EndKind.MISSING, offset, path, 0, expected, "none")
 
     def _gap(self, start: int, following: StoreFile) -> Damage:
+        self._previous[:] = -1
         missing = StoreFile(
             paths.join(paths.parent(following.path), StoreFile.name_at(start)), start, following.start - start
         )
@@ -244,7 +242,7 @@ class Walk:
         window_size = _WINDOW_SIZE
         while position < stop:
             run, whole = self._read_run(view, file, position, stop, window_size)
-            check = _OK if run else self._check(view, file, position, verify_crc=self._verify_crc)
+            check = _OK if run else self._check_next(view, file, position)
             if check.kind is UnitKind.BLANK:
                 self.sums.blank_bytes += file.size - position
                 self._blank = WalkEnd(EndKind.BLANK, file.start + position, file.path, position)
@@ -263,7 +261,11 @@ class Walk:
                 position, window_size = following, _WINDOW_SIZE_MIN
                 continue
             if run is None:  # The unit is longer than the window, or a broker has completed it meanwhile.
-                run, whole = UnitRun(file, np.array([position]), np.array([check.size]), None, position), True
+                place = frame_of(file).message_at(view, position)
+                if place >= stop:
+                    break  # Only its head is before.
+                frame_of(file).note(view, position, self._previous)
+                run, whole = UnitRun(file, np.array([place]), np.array([check.size]), None, position), True
             self._count(run)
             yield run
             position = run.stop
@@ -286,9 +288,10 @@ class Walk:
         """(The units that lie wholly in the next window, up to the first bad one; whether none is bad)."""
         buffer = view.window(position, min(position + window_size, stop + _LAST_UNIT_SIZE, file.size))
         numbers = np.empty((2, len(buffer) // MESSAGE_SIZE_MIN + 1), np.int64)
-        follow = kernels.walk.follow if kernels.ready() else _follow
-        physical = file.start + position
-        count, wrong = follow(buffer, stop - position, position, physical, self._verify_crc, *numbers)
+        place = position, file.start + position
+        count, wrong = frame_of(file).follow(
+            buffer, stop - position, *place, self._verify_crc, self._previous, *numbers
+        )
         kernels.ready(count)
         if not count:
             return None, False
@@ -296,17 +299,34 @@ class Walk:
 
     def _count(self, run: UnitRun) -> None:
         self.sums.units += len(run.positions)
-        self.sums.unit_bytes += run.stop - int(run.positions[0])
+        self.sums.unit_bytes += run.stop - run.buffer_start
         self._failure = self._blank = None
 
     # ---- when something is wrong ---------------------------------------------------------------------------
 
-    def _check(self, view: FileView, file: StoreFile, position: int, *, verify_crc: bool) -> UnitCheck:
+    def _check_next(self, view: FileView, file: StoreFile, position: int) -> UnitCheck:
+        """Checks the unit at the position, which follows the last one of the walk."""
+        return self._check(view, file, position, verify_crc=self._verify_crc, previous=self._previous)
+
+    def _check(
+        self,
+        view: FileView,
+        file: StoreFile,
+        position: int,
+        *,
+        verify_crc: bool,
+        previous: NDArray[np.int64] | None = None,
+    ) -> UnitCheck:
         """Checks the unit at the position. With `resync` takes CRCs only within `_CRC_ALLOWANCE`."""
-        remaining, offset = file.size - position, file.start + position
-        check = check_unit(
-            view, position, remaining, physical_offset=offset, verify_crc=verify_crc and not self._resync
+        look = partial(
+            frame_of(file).check,
+            view,
+            position,
+            file.size - position,
+            physical_offset=file.start + position,
+            previous=previous,
         )
+        check = look(verify_crc=verify_crc and not self._resync)
         if check.kind is not UnitKind.OK or not verify_crc or not self._resync:
             return check
         allowed = _CRC_ALLOWANCE + _CRC_ALLOWANCE_RATE * self.sums.total_bytes - self._crc_wasted
@@ -318,7 +338,7 @@ class Walk:
                 "a message",
                 f"more than {_CRC_ALLOWANCE >> 20} MiB of failed CRC checks before it; not verified",
             )
-        summed = check_unit(view, position, remaining, physical_offset=offset, verify_crc=True)
+        summed = look(verify_crc=True)
         if summed.kind is not UnitKind.OK:
             self._crc_wasted += check.size
         return summed
@@ -347,11 +367,9 @@ class Walk:
         )
         at_tail = following is None and index >= self._last_begun(index)
         # A live broker writes in order: the bytes here may be complete since the search behind them.
-        if self._check(view, file, position, verify_crc=self._verify_crc).kind in (
-            UnitKind.OK,
-            UnitKind.BLANK,
-        ):
+        if self._check_next(view, file, position).kind in (UnitKind.OK, UnitKind.BLANK):
             return None, position
+        self._previous[:] = -1
         damage_stop = following if following is not None else zeros_from if at_tail else stop
         self.sums.damage_bytes += damage_stop - position
         if at_tail:
@@ -399,32 +417,6 @@ class Walk:
         return self._check(view, file, position, verify_crc=True).kind is UnitKind.OK
 
 
-_OK = UnitCheck(UnitKind.OK)
-
-
-def _follow(
-    buffer: NDArray[np.uint8],
-    stop: int,
-    position: int,
-    physical: int,
-    verify_crc: bool,
-    positions: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-) -> tuple[int, bool]:
-    """The kernel of the same name for a few units: without numba."""
-    data, at, count = buffer.tobytes(), 0, 0
-    while at < min(stop, len(data) - MESSAGE_SIZE_MIN + 1):
-        (size,) = _LENGTH.unpack_from(data, at)
-        if not MESSAGE_SIZE_MIN <= size <= len(data) - at:
-            break
-        check = check_unit(data, at, size, physical_offset=physical + at, verify_crc=verify_crc)
-        if check.kind is not UnitKind.OK:
-            return count, True
-        positions[count], sizes[count] = position + at, size
-        count, at = count + 1, at + size
-    return count, False
-
-
 # ---- the next unit behind damage ---------------------------------------------------------------------------
 
 
@@ -437,49 +429,16 @@ def _search_unit(
     """
     at, zeros_from, size = position, position, _BLOCK_SIZE_MIN
     while at < stop:
-        at = max(at, view.data_from(at) - _HEAD_SIZE)  # A unit that begins with zeros may begin in a hole.
-        data = np.frombuffer(view.read(at, min(size + _HEAD_SIZE, file.size - at)), np.uint8)
+        at = max(at, view.data_from(at) - HEAD_SIZE)  # A unit that begins with zeros may begin in a hole.
+        data = np.frombuffer(view.read(at, min(size + HEAD_SIZE, file.size - at)), np.uint8)
         if not len(data):
             return None, stop  # The file became shorter.
         block = data[: min(size, stop - at)]
         is_zero = not data.any()  # Most bytes behind the end of a log are zero.
-        for candidate in () if is_zero else _candidates_in(data, len(block), file, at):
+        for candidate in () if is_zero else frame_of(file).candidates(data, len(block), file, at):
             if candidate > position and is_unit(candidate):
                 return candidate, zeros_from
         if not is_zero and block.any():
             zeros_from = at + len(block) - int((block[::-1] != 0).argmax())
         at, size = at + len(block), min(2 * size, _BLOCK_SIZE_MAX)
     return None, zeros_from
-
-
-def _candidates_in(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -> list[int]:
-    """Positions in the file at which a unit or a BLANK may begin, by magic code, size and physicalOffset.
-
-    Searches the first `count` bytes of `data`, which begins at position `at` of the file.
-    """
-    blanks = _blanks(data, count, file.size - at)
-    count = min(count, len(data) - _HEAD_SIZE + 1)
-    if count <= 0:
-        return [at + place for place in blanks]
-    places = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + count] == _MAGIC_BYTES[0])
-    for i, byte in enumerate(_MAGIC_BYTES[1:3], 1):
-        places = places[data[places + _MAGIC_AT + i] == byte]
-    heads = gather_units(data, places, MESSAGE_HEADS[0])
-    fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
-    fits &= heads["physical_offset"] == places + (file.start + at)
-    fits &= (heads["total_size"] >= MESSAGE_SIZE_MIN) & (heads["total_size"] <= file.size - at - places)
-    return sorted(at + place for place in [*places[fits].tolist(), *blanks])
-
-
-def _blanks(data: NDArray[np.uint8], count: int, remaining: int) -> list[int]:
-    """Places among the first `count` bytes where a BLANK may begin.
-
-    A BLANK has its magic code, and before it the number of bytes up to the file's end.
-    """
-    found, raw = [], data.tobytes()
-    place = raw.find(_BLANK_BYTES, _MAGIC_AT) - _MAGIC_AT
-    while 0 <= place < count:
-        if int.from_bytes(raw[place : place + _MAGIC_AT], "big") == remaining - place:
-            found.append(place)
-        place = raw.find(_BLANK_BYTES, place + _MAGIC_AT + 1) - _MAGIC_AT
-    return found

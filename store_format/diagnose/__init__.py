@@ -44,11 +44,11 @@ from store_format.diagnose.state_files import (
     check_topics,
 )
 from store_format.display.unserved import Unserved
-from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError
 from store_format.files.read import FileCache, all_answered, files_at
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
-from store_format.read.store_root import is_dledger_only, looks_like_store, refuse_root
+from store_format.read.store_root import looks_like_store, own_directories, refuse_root
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd
 from store_format.survey.snapshot import Snapshot
@@ -60,10 +60,11 @@ def diagnose(
 ) -> Diagnosis:
     """Returns every problem of the store at `root`, and the sums of its commitlog's bytes.
 
-    It also works on stores that `MessageStore.open` refuses; of a store with a DLedger commitlog, only the
-    configuration is checked. A million messages take less than a second of one core. Memory does not grow
-    with the log: it is one byte for each entry and four for each hash slot of one index file, and 131,072
-    queue entries. `on_offset` is called from time to time with the physical offset that the walk has reached.
+    It also works on stores that `MessageStore.open` refuses; of a DLedger store whose commitlog is elsewhere,
+    only the configuration is checked. A million messages take less than a second of one core. Memory does not
+    grow with the log: it is one byte for each entry and four for each hash slot of one index file, and
+    131,072 queue entries. `on_offset` is called from time to time with the physical offset that the walk has
+    reached.
 
     Raises StoreNotFoundError when `root` cannot be listed, or has nothing of a store; no damage
     inside the store raises. In a store that is in use, retention may delete a file between listing and
@@ -78,11 +79,13 @@ def diagnose(
     check_state(findings, opened, state)
     check_formats(findings, opened)
     check_config(findings, opened)
-    has_more = check_elsewhere(findings, opened)
     unchecked = partial(Diagnosis, summary=LogSummary(state=state.value), root=root)
-    if is_dledger_only(opened, commit_log_paths):
+    try:
+        directories = tuple(commit_log_paths) or own_directories(opened)
+    except UnsupportedFormatError:  # of DLedger; the verdict says so
+        check_elsewhere(findings, opened, ())
         return unchecked(findings.problems(), is_checked=False)
-    directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
+    has_more = check_elsewhere(findings, opened, directories)
     lost = Lost()
     log, file_size, (unplaced_bytes, stray_bytes) = usable_log(findings, opened, directories)
     lost_log = None if unplaced_bytes else check_lost_log(findings, opened, log)
@@ -92,8 +95,8 @@ def diagnose(
     base = _hidden_commit(opened) if state is not StoreState.CRASHED else None
     end, readable = Snapshot.ends(opened, log, state) if base is None else (None, ReadableEnd(base, base))
     log_end = None if readable is None else readable.offset
-    # Entries behind the end of an old commitlog may lead to that of DLedger.
-    may_go_on = base is not None or bool(opened.dledger_logs)
+    # Entries behind the end of an old commitlog may lead to that of DLedger, if it is not read.
+    may_go_on = base is not None or bool(opened.unread_ledgers(directories))
     states = _judged_as(state, readable, may_go_on=may_go_on)
     proofs = QueueProofs(opened, log)
     if (
@@ -126,7 +129,7 @@ def diagnose(
         queues.count_readable(readers, reads_all=summary.unopened > 0)
     has_crashed = state is states[1] is StoreState.CRASHED
     is_last_crash = has_crashed and readable is not None and not readable.remains_of  # else of an earlier one
-    is_torn = is_last_crash and readable is not None and log.store_timestamp_at(readable.offset) >= 0
+    is_torn = is_last_crash and readable is not None and _is_begun(log, readable.offset)
     summary = replace(
         summary,
         unplaced_bytes=unplaced_bytes + stray_bytes,
@@ -161,6 +164,7 @@ def diagnose(
         summary,
         root,
         has_more=has_more,
+        is_dledger=log.has_heads or bool(opened.dledger_logs),
         refusal=_refusal(directories),
         log_begin=log.min_offset,
         given_up=str(given_up),
@@ -174,6 +178,11 @@ def diagnose(
             opened, log, queues, has_empty_index=sized is not None and sized.is_empty
         ),
     )
+
+
+def _is_begun(log: CommitLog, end: int) -> bool:
+    """Whether the head of a message is at the log's end."""
+    return log.store_timestamp_at(log.message_offset(end)) >= 0
 
 
 def _queues_of_readers(opened: Opened, commit_log_paths: Sequence[str]) -> list[Queue] | None:

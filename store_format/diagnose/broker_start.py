@@ -15,6 +15,10 @@ from store_format.diagnose.queue_advice import UNKNOWN_ADVICE
 
 _REFUSES = re.compile("broker .*refuses? to start")  # in an advice
 _NOT_BEFORE = re.compile("Do not start a broker before|before a broker starts|, a broker does not: ")
+_DLEDGER = (
+    "a DLedger store: its broker recovers the log by the heads of the entries, and its group may replace the "
+    "last messages"
+)
 
 
 class MayStart(StrEnum):
@@ -50,6 +54,8 @@ def broker_start(diagnosis: Diagnosis) -> BrokerStart:
         return BrokerStart(MayStart.UNKNOWN, "a broker has the store open")
     if diagnosis.lost_log is not None:
         return BrokerStart(MayStart.NO, verdict(diagnosis)[0])
+    if diagnosis.is_dledger:
+        return BrokerStart(MayStart.UNKNOWN, _DLEDGER)
     refused = next((problem for problem in diagnosis if _REFUSES.search(problem.advice)), None)
     if refused is not None:
         cause = f"it refuses to start: expected {refused.expected}, found {refused.found}"

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.journal import StoreState
+from store_format.commitlog.dledger import frame_of
 from store_format.commitlog.log import CommitLog, first_byte
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.consumequeue.dispatch import find_entries
 from store_format.diagnose.problems import BODY_ADVICE, Findings, LogSummary, Severity
-from store_format.layouts import MAGIC_BLANK, OFFSET_MAX
+from store_format.layouts import OFFSET_MAX
 from store_format.message.locate import BadUnit, UnitRefs, locate
-from store_format.message.single import UnitKind, check_unit
+from store_format.message.single import UnitKind
 from store_format.survey.log_end import ReadableEnd
 
 DAMAGE_ADVICE = (
@@ -146,7 +147,7 @@ def _is_padding(log: CommitLog, damage: Damage) -> bool:
     """Whether damaged bytes begin with the magic code of a BLANK: no message was there."""
     if damage.file not in log.files:
         return False
-    return log.view(damage.file).read(damage.start + 4, 4) == MAGIC_BLANK.to_bytes(4, "big")
+    return frame_of(damage.file).is_blank(log.view(damage.file), damage.start)
 
 
 def _one_ahead(walk: Walk) -> Iterator[UnitRun | Damage]:
@@ -179,11 +180,12 @@ def _report_damage(
         severity = "info" if state is StoreState.LIVE else "warning"
     # The walk gives the first byte of the message; this finds the byte that is wrong.
     file = damage.file
-    check = check_unit(
+    check = frame_of(file).check(
         log.view(file),
         damage.start,
         file.size - damage.start,
         physical_offset=file.start + damage.start,
+        verify_crc=True,
     )
     position = damage.start + (
         check.at if check.kind is UnitKind.TORN and check.expected == damage.expected else 0

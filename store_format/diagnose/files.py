@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.commitlog.dledger import with_heads
 from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
 from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
 from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, REFUSES, Findings, Severity
@@ -53,7 +54,7 @@ _OLD_STRAY_ADVICE = (
 )
 _IGNORED_ADVICE = "Nothing needs to be done: a broker and readers ignore it"
 _EMPTY_ADVICE = "Nothing needs to be done: a broker deletes it when it starts (MappedFileQueue.doLoad)"
-_DLEDGER_ADVICE = "It is not checked; read the messages through the store's broker"
+_DLEDGER_ADVICE = "It is not checked; name its directory too (--commitlog DIR), or read it through a broker"
 
 
 # ---- any directory -----------------------------------------------------------------------------------------
@@ -118,14 +119,16 @@ def usable_log(
 
     The log begins with the first name of a file, also if that file does not fit. The walk finds the gaps.
     """
-    entries = [entry for directory in directories for entry in checked_files(findings, directory)]
-    files = sorted(
-        (StoreFile(entry.path, int(entry.name), entry.size) for entry in entries), key=lambda file: file.start
-    )
+    cache, files = FileCache(), list[StoreFile]()
+    for directory in directories:
+        entries = checked_files(findings, directory)
+        listed = [StoreFile(entry.path, int(entry.name), entry.size) for entry in entries]
+        files += with_heads(directory, listed, cache)
+    files.sort(key=lambda file: file.start)
     if files and files[-1].size == 0:
         empty = files.pop()
         findings.add("info", empty.path, 0, "a file with content", "an empty last file", _EMPTY_ADVICE)
-    stray = strays(files, FileCache())
+    stray = strays(files, cache)
     for error in stray.values():
         findings.add_error("damage", error, STRAY_ADVICE)
     stray_bytes = sum(file.size for file in files if file.path in stray)
@@ -243,12 +246,14 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
 # ---- served by a broker, and not read ----------------------------------------------------------------------
 
 
-def check_elsewhere(findings: Findings, opened: Opened) -> bool:
-    """Reports files that are not read, and returns whether there are any."""
+def check_elsewhere(findings: Findings, opened: Opened, directories: Sequence[str]) -> bool:
+    """Reports files that are not read, and returns whether there are any. The commitlog is in
+    `directories`.
+    """
     other = OtherFiles(opened)
-    logs, tiered, compacted = opened.dledger_logs, other.tiered, other.compacted
+    logs, tiered, compacted = opened.unread_ledgers(directories), other.tiered, other.compacted
     for path in logs:
-        findings.add("info", path, 0, "a commitlog in commitlog/", other.DLEDGER, _DLEDGER_ADVICE)
+        findings.add("info", path, 0, "a commitlog that is read", other.DLEDGER, _DLEDGER_ADVICE)
     if tiered is not None:
         findings.add("info", tiered, 0, "all messages in this directory", other.TIERED, "It is not checked")
     if compacted:

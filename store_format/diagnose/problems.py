@@ -21,7 +21,6 @@ from store_format.display.page import problem_list
 from store_format.display.text import shown
 from store_format.display.unserved import NONE_UNSERVED, Unserved
 from store_format.errors import CorruptStoreError
-from store_format.read.store_root import OtherFiles
 from store_format.survey.gone import LostLog
 
 Severity = Literal["damage", "warning", "info"]
@@ -101,8 +100,8 @@ _BY_HAND = (
 _NOT_ALL = "; a broker may serve others, from files that are not read"
 _MOUNT = "mount its disk, or name its directory (--commitlog DIR)"
 _NOT_CHECKED = (
-    "not checked: a DLedger store (enableDLegerCommitLog=true); its messages are in dledger-*/, which is not "
-    "read"
+    "not checked: a DLedger store (enableDLegerCommitLog=true) with no commitlog in dledger-*/data, or with "
+    "several; name its directory (--commitlog DIR)"
 )
 
 # of the card: names, and the fields of `LogSummary`
@@ -199,7 +198,8 @@ class Diagnosis(list[Problem]):
     """A list of all problems in the order of the checks.
 
     `summary` has the numbers of the commitlog, and `root` is the path of the store. `is_checked` is False if
-    the messages are in a DLedger commitlog, which is not checked; `has_more` is True if a broker serves
+    the messages are in a DLedger commitlog that was not found; `is_dledger` is True if the store has files of
+    DLedger, whose broker recovers by rules of its own. `has_more` is True if a broker serves
     messages from other files, too. With a `lost_log` only the configuration is checked. The log begins at
     `log_begin`; `given_up` says what recoveries gave up before. `lacks_last_files` is True if queues lead
     behind the last commitlog file of a store that was shut down cleanly. `lacks_ends` is True if messages are
@@ -215,6 +215,7 @@ class Diagnosis(list[Problem]):
     summary: LogSummary
     root: str = ""
     is_checked: bool = True
+    is_dledger: bool = False
     has_more: bool = False
     lost_log: LostLog | None = None
     log_begin: int = 0
@@ -303,7 +304,7 @@ class NextStep(StrEnum):
 def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     """The sentence and the next step. A recovery refuses every DLedger store."""
     if not diagnosis.is_checked:
-        return _NOT_CHECKED, NextStep.NOTHING
+        return _NOT_CHECKED, NextStep.AGAIN
     if diagnosis.lost_log is not None:
         known = diagnosis.lost_log.known
         return (
@@ -311,7 +312,7 @@ def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
             NextStep.AGAIN,
         )
     sentence, step = _sentence(diagnosis)
-    can_recover = not any(problem.found == OtherFiles.DLEDGER for problem in diagnosis)
+    can_recover = not diagnosis.is_dledger
     return sentence, step if can_recover or step is NextStep.AGAIN else NextStep.NOTHING
 
 

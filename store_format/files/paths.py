@@ -181,7 +181,7 @@ class StoreFile:
     """One file of a file queue (such as the commitlog): path, offset of its first byte, length in bytes.
 
     `identity` differs once another file has the path; None for a file that was not listed. `stored` is the
-    version of the object on object storage.
+    version of the object on object storage. `head_size`: bytes in front of each message, of its entry's head.
     """
 
     path: str
@@ -189,6 +189,7 @@ class StoreFile:
     size: int
     identity: tuple[int, int] | None = None
     stored: StoredObject | None = None
+    head_size: int = 0
 
     @staticmethod
     def name_at(offset: int) -> str:

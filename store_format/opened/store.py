@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from store_format.files import paths
 from store_format.files.files import Files
 from store_format.files.paths import is_remote
 from store_format.files.read import files_at
@@ -35,6 +37,18 @@ class Opened:
         """The directories with a DLedger commitlog, `dledger-<id>`: queues may lead there."""
         names = self.files.names(self.path, missing_ok=True)
         return [f"{self.path}/{name}" for name in sorted(names) if name.startswith("dledger-")]
+
+    def unread_ledgers(self, directories: Iterable[str]) -> list[str]:
+        """`dledger_logs` of which the files are in none of the directories of the commitlog. A directory
+        that is given has those of a ledger without a directory `data` (storePathDLedgerCommitLog).
+        """
+        read = [paths.absolute(each) for each in directories if each != f"{self.path}/commitlog"]
+        return [
+            path
+            for path in self.dledger_logs
+            if not any(paths.is_inside(each, path) for each in read)
+            and not (read and not self.files.is_directory(f"{path}/data"))
+        ]
 
     def own(self, name: str) -> str:
         """The path of a file or directory of this project in the store."""

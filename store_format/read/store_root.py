@@ -2,9 +2,9 @@
 broker serves from files that are not read. A path may also be the directory of a cluster, which holds one
 root per broker.
 
-Other files are tiered storage, a DLedger commitlog and those of compacted topics. A store looks complete
-without them. So everybody who counts or judges messages asks here first, and says "unknown" where the files
-would decide.
+Other files are tiered storage, a DLedger commitlog that is elsewhere, and those of compacted topics. A store
+looks complete without them. So everybody who counts or judges messages asks here first, and says "unknown"
+where the files would decide.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.commitlog.dledger import DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import first_names, shown
@@ -63,20 +64,48 @@ def log_directories(opened: Opened, commit_log_paths: Sequence[str]) -> tuple[st
     """The directories of commitlog files: those given (`storePathCommitLog`), else `commitlog` of the root.
 
     Raises StoreNotFoundError if a given directory is missing, or if `opened` is not a store root, and
-    UnsupportedFormatError for a DLedger store whose commitlog is not given.
+    UnsupportedFormatError as `own_directories`.
     """
-    names = opened.files.names(opened.path)
-    if not commit_log_paths and is_dledger_only(opened, ()):
-        raise _dledger_error(opened.path)
-    if "commitlog" not in names and not commit_log_paths:
-        refuse_root(opened.path, names)
+    if not commit_log_paths:
+        names = opened.files.names(opened.path)
+        found = own_directories(opened)
+        if "commitlog" not in names and found == (f"{opened.path}/commitlog",):
+            refuse_root(opened.path, names)
+        return found
     for directory in commit_log_paths:
         if not files_at(directory).is_directory(directory):
             raise StoreNotFoundError(
                 f"storePathCommitLog: {directory} is not a directory; list all directories that hold "
                 "commitlog files"
             )
-    return tuple(commit_log_paths) or (f"{opened.path}/commitlog",)
+    return tuple(commit_log_paths)
+
+
+def own_directories(opened: Opened) -> tuple[str, ...]:
+    """The directories of commitlog files in a store: `commitlog`, which may be missing, or `data` in
+    `dledger-<id>`, or both: a store that was upgraded to DLedger has its old files in `commitlog`, and the
+    later ones there.
+
+    Raises UnsupportedFormatError for several `dledger-<id>`, and for one without files beside no others.
+    """
+    plain = f"{opened.path}/commitlog"
+    ledgers = opened.dledger_logs
+    if len(ledgers) > 1:
+        raise UnsupportedFormatError(
+            f"{opened}: expected the commitlog of one DLedger node (dLegerSelfId), found "
+            f"{first_names(map(paths.base_name, ledgers))}. Name the directories of the one to read, as in "
+            "the broker's storePathCommitLog"
+        )
+    data = [path for each in ledgers if files_at(path := f"{each}/{DIRECTORY}").is_directory(path)]
+    if not data:
+        if ledgers and not opened.files.names(plain, missing_ok=True):
+            raise UnsupportedFormatError(
+                f"{opened} is a DLedger store (enableDLegerCommitLog=true): expected its commitlog in "
+                f"{paths.base_name(ledgers[0])}/{DIRECTORY}, found no such directory. Name the directory of "
+                "the broker's storePathDLedgerCommitLog as storePathCommitLog"
+            )
+        return (plain,)
+    return (*((plain,) if opened.files.is_directory(plain) else ()), *data)
 
 
 def has_queue_files(opened: Opened) -> bool:
@@ -94,8 +123,6 @@ def has_queue_files(opened: Opened) -> bool:
 
 def refuse_root(root: str, names: frozenset[str]) -> None:
     """Raises the error for a directory with these names, which has no `commitlog`."""
-    if any(name.startswith("dledger-") for name in names):
-        raise _dledger_error(root)
     if paths.base_name(root) in _ROOT_MARKS and "commitlog" in files_at(root).names(
         paths.parent(root), missing_ok=True
     ):
@@ -111,26 +138,12 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
     )
 
 
-def is_dledger_only(opened: Opened, commit_log_paths: Sequence[str]) -> bool:
-    """Whether the messages of a store are only in a commitlog of DLedger, whose entries have heads."""
-    logs = opened.dledger_logs
-    if commit_log_paths:
-        return any(OtherFiles.is_below(path, log) for path in commit_log_paths for log in logs)
-    return bool(logs) and not opened.files.names(f"{opened.path}/commitlog", missing_ok=True)
-
-
-def _dledger_error(root: str) -> UnsupportedFormatError:
-    return UnsupportedFormatError(
-        f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not supported; its commitlog is "
-        "in dledger-*/"
-    )
-
-
 def store_around(directory: str) -> str | None:
     """The root of the store in which a directory lies; None outside of stores."""
     while True:
         beside = (files_at(directory).exists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
-        if files_at(directory).is_directory(f"{directory}/commitlog") and any(beside):
+        has_log = files_at(directory).is_directory(f"{directory}/commitlog")
+        if (has_log or Opened(directory).dledger_logs) and any(beside):
             return directory
         parent = paths.parent(directory)
         if parent == directory:
@@ -162,7 +175,7 @@ def store_roots(path: str, refused: Refused = refuse, *, missing_ok: bool = Fals
     members = cluster_members(path, names, errors.append)
     for error in errors:
         (refused if members else refuse)(error)
-    refuse_repeated((path, member, [f"{member}/commitlog"]) for member in members)
+    refuse_repeated((path, member, own_directories(Opened(member))) for member in members)
     return members or [path]
 
 
@@ -179,12 +192,14 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
     for name in sorted(names - {LOST_AND_FOUND}):
         member = f"{path}/{name}"
         try:
-            log = f"{member}/commitlog"
-            if files_at(log).is_directory(log):
-                if not files_at(log).names(log):
-                    if is_dledger_only(Opened(member), ()):
-                        raise _dledger_error(member)
-                    LostLog.refuse(Opened(member), CommitLog.open((log,), FileCache()))
+            log, opened = f"{member}/commitlog", Opened(member)
+            has_log = files_at(log).is_directory(log)
+            if has_log and files_at(log).names(log):
+                members.append(member)
+            elif has_log or (files_at(member).is_directory(member) and opened.dledger_logs):
+                directories = own_directories(opened)
+                if not any(files_at(each).names(each) for each in directories):
+                    LostLog.refuse(opened, CommitLog.open(directories, FileCache()))
                 members.append(member)
             elif files_at(member).is_directory(member):
                 _refuse_without_log(path, member)
@@ -246,8 +261,6 @@ def refuse_equal_names(stores: Iterable[tuple[str, str]]) -> None:
 
 def _refuse_without_log(path: str, member: str) -> None:
     names = files_at(member).names(member)
-    if is_dledger_only(Opened(member), ()):
-        raise _dledger_error(member)
     if "commitlog" in names or looks_like_store(names):
         raise StoreNotFoundError(
             f"{member} looks like a store, but has no directory `commitlog`. If its commitlog is elsewhere, "
@@ -277,7 +290,7 @@ class OtherFiles:
     )
     DLEDGER: ClassVar = (
         "the commitlog of a DLedger store (enableDLegerCommitLog=true), which is not read: readers show the "
-        "messages of commitlog/ only"
+        "messages of the given directories only"
     )
     opened: Opened
 
@@ -300,11 +313,6 @@ class OtherFiles:
         except (StoreError, OSError):  # what needs the file raises the error
             return {}
 
-    @staticmethod
-    def is_below(path: str, directory: str) -> bool:
-        """Whether the path is the directory, or lies in it."""
-        return paths.is_inside(paths.absolute(path), paths.absolute(directory))
-
     def warn(self, log: CommitLog, select: Callable[[str], bool]) -> None:
         """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
         said = log.cache.found.setdefault((_Said, self.opened.path), _Said())
@@ -313,9 +321,8 @@ class OtherFiles:
             said.has_looked = True
             if (path := self.tiered) is not None:
                 _log.warning("%s: %s", path, self.TIERED)
-            for path in self.opened.dledger_logs:
-                if not any(self.is_below(each, path) for each in log.directories):
-                    _log.warning("%s is %s", shown(path), self.DLEDGER)
+            for path in self.opened.unread_ledgers(log.directories):
+                _log.warning("%s is %s", shown(path), self.DLEDGER)
         topics = self._topics
         if topics is not said.topics:
             said.topics, said.compacted = topics, _compacted(topics)

@@ -514,7 +514,7 @@ class KeySearch:
                         CorruptStoreError(step.file.path, step.start, step.expected, step.found)
                     )
                 continue
-            self.bytes_scanned += step.stop - int(step.positions[0])
+            self.bytes_scanned += step.stop - step.buffer_start
             if self.on_scanned is not None:
                 self.on_scanned(self.bytes_scanned + self.damaged_bytes)
             self.units_scanned += len(step.positions)

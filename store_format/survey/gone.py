@@ -42,7 +42,7 @@ from store_format.consumequeue.units import (
 )
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
-from store_format.files.paths import StoreFile, is_inside, refuse
+from store_format.files.paths import StoreFile, refuse
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message import sysflag
 from store_format.metadata.group_offsets import is_broker_49
@@ -298,7 +298,7 @@ class QueueProofs:
         """The messages of all queues that are gone with parts of the commitlog.
 
         In a store that is in use, queues may lead to files that were created since the log was listed. Behind
-        the commitlog of a store that was upgraded to DLedger, they lead to dledger-*/
+        old files of a store that was upgraded to DLedger, they lead to a commitlog that may be elsewhere
         (DLedgerCommitLog.dividedCommitlogOffset).
         """
         if state is StoreState.LIVE or not self.log.files:
@@ -311,8 +311,7 @@ class QueueProofs:
             if may_lack or self._ends_of_lost_commit():
                 queues = self.queues(lambda _: None)
                 pointed = self.gone(state, queues) if may_lack else []
-                read = self.log.directories
-                if any(not is_inside(path, each) for each in self.opened.dledger_logs for path in read):
+                if self.opened.unread_ledgers(self.log.directories):
                     pointed = [each for each in pointed if each.physical < self.log.stop]
                 return [*pointed, *self.gone_by_ledger(queues)]
         return []
@@ -628,7 +627,7 @@ class LostLog:
         """Returns a commitlog that must not be read or written: it has no message, and other files of the
         store know of messages. None if nothing is lost.
         """
-        if _may_be_whole(opened, log) or opened.dledger_logs:
+        if _may_be_whole(opened, log) or opened.unread_ledgers(log.directories):
             return None
         journal = Journal.read(opened)
         if journal is not None and not journal.base:

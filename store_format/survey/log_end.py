@@ -197,9 +197,10 @@ def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int
     """
     for index in range(newest, oldest, -1):
         start = commit_log.files[index].start
-        if start > offset_max or next(commit_log.walk(start, start + 1, verify_crc=True), None) is None:
+        first = commit_log.message_offset(start)
+        if start > offset_max or next(commit_log.walk(start, first + 1, verify_crc=True), None) is None:
             continue
-        if 0 != commit_log.store_timestamp_at(start) <= timestamp_max:
+        if 0 != commit_log.store_timestamp_at(first) <= timestamp_max:
             return index
     return oldest
 
@@ -354,13 +355,13 @@ class _SearchBehindEnd:
 
 def _is_in_place(opened: Opened, log: CommitLog, start: int, stop: int) -> bool:
     """Whether the damaged bytes are those of messages that follow each other from `start` up to `stop`."""
-    sizes, offset = _sizes_by_entries(opened, log, start, stop), start
+    sizes, offset = _sizes_by_entries(opened, log, start, stop), log.message_offset(start)
     while offset < stop:
         is_head = log.store_timestamp_at(offset) >= 0
         size = int.from_bytes(log.read(offset, 4), "big") if is_head else 0
         if not 0 < size <= stop - offset:
             size = sizes.get(offset, OFFSET_MAX)
-        offset += size
+        offset = log.message_offset(offset + size)
     return offset == stop
 
 

@@ -140,10 +140,14 @@ def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
     yield from index_files(store)
     for file in list_files(f"{store.path}/timerlog"):
         yield "timerlog", file.path, file.size, FileFill(start=file.start, stop=file.stop)
-    for kind, folder in (("config", "/config"), ("rocksdbstore", "/rocksdbstore"), ("root", "")):
+    root, ledgers = store.path, store.opened.dledger_logs
+    for kind, folder in (
+        *(("config", f"{root}/config"), ("rocksdbstore", f"{root}/rocksdbstore"), ("root", root)),
+        *(("dledger", folder) for ledger in ledgers for folder in (ledger, f"{ledger}/index")),
+    ):
         yield from (
             (kind, entry.path, entry.size, FileFill())
-            for entry in _reading(store, files.entries)(f"{store.path}{folder}")
+            for entry in _reading(store, files.entries)(folder)
             if entry.kind == "file"
         )
 
@@ -197,7 +201,7 @@ def log_end(store: Store, ranges: dict[QueueKey, QueueRange]) -> int:
 
 def _log_fill(store: Store, file: StoreFile, end: int) -> FileFill:
     used = min(max(end - file.start, 0), file.size)
-    first = store.time_at(file.start) if used else -1
+    first = store.time_at(store.log.message_offset(file.start)) if used else -1
     return FileFill(start=file.start, stop=file.start + used, used=used, first=first if first >= 0 else None)
 
 

@@ -57,17 +57,17 @@ def compacted(copied: Golden) -> Path:
 
 @pytest.fixture
 def upgraded(copied: Golden) -> Path:
-    """A store with an old commitlog beside that of DLedger."""
+    """A store with an old commitlog; that of DLedger is elsewhere (storePathDLedgerCommitLog)."""
     root = copied("basic-5.5.0")
-    (root / "dledger-n0/data").mkdir(parents=True)
+    (root / "dledger-n0/index").mkdir(parents=True)
     return root
 
 
 @pytest.fixture
 def dledger(copied: Golden) -> Path:
-    root = copied("basic-5.5.0")
-    (root / "dledger-n0").mkdir()
-    (root / "commitlog").rename(root / "dledger-n0/data")
+    """A store of DLedger from the start, whose commitlog is elsewhere."""
+    root = copied("dledger-5.5.0")
+    (root / "dledger-n0/data").rename(root.parent / "ledger")
     return root
 
 
@@ -172,12 +172,13 @@ def test_verify_names_a_dledger_store_and_does_not_send_to_recover(
 ) -> None:
     if is_empty:  # as after an upgrade whose old files are gone
         (dledger / "commitlog").mkdir()
-    for options in ((), ("--commitlog", dledger / "dledger-n0/data")):
-        done = rmqlog("verify", dledger, *options)
-        assert done.code == 4
-        assert "verdict: not checked: a DLedger store (enableDLegerCommitLog=true)" in done.out
-        assert "recover" not in done.out
-        assert "damage" not in done.out
+    done = rmqlog("verify", dledger)
+    assert done.code == 4
+    assert "verdict: not checked: a DLedger store (enableDLegerCommitLog=true)" in done.out
+    assert "recover" not in done.out
+    assert "damage" not in done.out
+    done = rmqlog("verify", dledger, "--commitlog", dledger.parent / "ledger")
+    assert (done.code, "512 messages readable, none lost" in done.out) == (0, True)
 
 
 # verb -> the arguments that it needs; `verify` is above
@@ -193,7 +194,7 @@ _READERS = {
 
 
 @pytest.mark.parametrize("command", _READERS)
-def test_an_empty_commitlog_beside_that_of_dledger_is_refused(
+def test_a_dledger_store_whose_commitlog_is_not_named_is_refused(
     rmqlog: Runner, dledger: Path, command: str
 ) -> None:
     (dledger / "commitlog").mkdir()
@@ -228,8 +229,8 @@ def test_an_old_commitlog_beside_that_of_dledger_is_named(
 def test_a_dledger_commitlog_that_is_given_is_read_without_a_warning(
     rmqlog: Runner, dledger: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = rmqlog("ls", dledger, "--commitlog", dledger / "dledger-n0/data", "--topic", "Orders")
-    assert (done.code, "1,326" in done.out) == (0, True)
+    done = rmqlog("ls", dledger, "--commitlog", dledger.parent / "ledger", "--topic", "Orders")
+    assert (done.code, " 337 " in done.out) == (0, True), done.out
     assert caplog.text == ""
 
 
@@ -262,7 +263,6 @@ def test_messages_in_the_commitlog_of_dledger_are_not_lost(
     max((upgraded / "commitlog").iterdir()).unlink()
     given: tuple[object, ...] = ()
     if is_given:
-        (upgraded / "dledger-n0/data").rmdir()
         (upgraded / "commitlog").rename(upgraded / "dledger-n0/data")
         given = ("--commitlog", upgraded / "dledger-n0/data")
     for verb, *more in (("info",), ("lag",), ("check", "--max-lost", "0")):

@@ -161,7 +161,7 @@ def _no_queues(root: Path) -> None:
 RAISED: dict[str, Callable[[Path], None]] = {
     "is not a store root": _no_store,
     "does not exist": _nothing_there,
-    "which is not supported": _dledger,
+    "found no such directory": _dledger,
     "unknown option": _unknown_option,
     "RocketMQ's own": _system_topic,
     "retention deleted": _overtaken,

@@ -63,10 +63,16 @@ def test_a_path_that_is_no_store(small: SmallStore, path: str, message: str) -> 
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_dledger_store_is_named(tmp_path: Path) -> None:
-    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
-    with pytest.raises(UnsupportedFormatError, match="enableDLegerCommitLog=true"):
+def test_a_dledger_store_without_its_commitlog_or_with_several_is_named(tmp_path: Path) -> None:
+    (tmp_path / "dledger-n0").mkdir()
+    with pytest.raises(UnsupportedFormatError, match=r"enableDLegerCommitLog=true.* in dledger-n0/data"):
         MessageStore.open(str(tmp_path))
+    for name in ("dledger-n0/data", "dledger-n1/data"):
+        (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(UnsupportedFormatError, match=r"one DLedger node .*found dledger-n0, dledger-n1"):
+        MessageStore.open(str(tmp_path))
+    given = MessageStore.open(str(tmp_path), commit_log_paths=[str(tmp_path / "dledger-n1/data")])
+    assert given.queues() == []
 
 
 def test_the_broker_is_named_by_option_topics_or_directory(small: SmallStore) -> None:

@@ -62,6 +62,12 @@ def brokers(name: str, root: pathlib.Path) -> dict[str, tuple[pathlib.Path, dict
     return {broker: (root / broker, _object(answer)) for broker, answer in answers["brokers"].items()}
 
 
+def log_directories(root: pathlib.Path) -> list[pathlib.Path]:
+    """The directories of the commitlog's files in a store root, also those of DLedger."""
+    found = (root / "commitlog", *sorted(root.glob("dledger-*/data")))
+    return [path for path in found if path.is_dir()]
+
+
 def flipped(golden: pathlib.Path, copy: pathlib.Path, position: int) -> pathlib.Path:
     """A copy of a store whose first commitlog file has one bit flipped."""
     shutil.copytree(golden, copy)

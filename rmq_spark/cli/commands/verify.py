@@ -74,11 +74,13 @@ def log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
     """(first offset of the log, bytes of its files); zeros if the files cannot be listed."""
     from store_format.errors import StoreError
     from store_format.files.read import files_at
+    from store_format.opened.store import Opened
+    from store_format.read.store_root import own_directories
 
     try:
         files = [
             file
-            for directory in commit_log_paths or (f"{root}/commitlog",)
+            for directory in commit_log_paths or own_directories(Opened(root))
             for file in files_at(directory).store_files(directory)
         ]
     except (StoreError, OSError):

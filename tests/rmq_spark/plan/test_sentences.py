@@ -73,6 +73,6 @@ def test_a_commitlog_file_under_a_name_that_no_file_of_the_log_has(golden: Golde
 def test_dledger(tmp_path: Path) -> None:
     (tmp_path / "dledger-n0").mkdir()
     assert (
-        f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true), which is not supported"
-        in sentence_of(tmp_path)
+        f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true): expected its commitlog in "
+        "dledger-n0/data, found no such directory" in sentence_of(tmp_path)
     )

@@ -262,7 +262,7 @@ def test_a_file_that_became_shorter_or_went_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "broker"), STORES)
 def test_store_timestamps_are_those_of_the_messages(golden: Golden, name: str, broker: str) -> None:
     root, _ = goldens.brokers(name, golden(name))[broker]
-    log = _open(str(root / "commitlog"))
+    log = _open(*map(str, goldens.log_directories(root)))
     rows = [row for row in goldens.expected_rows(name) if not broker or row["brokerName"] == broker]
     assert [log.store_timestamp_at(row["physicalOffset"]) for row in rows] == [
         row["storeTimestamp"] for row in rows

@@ -88,18 +88,22 @@ def _file(
 @pytest.mark.parametrize(("name", "broker"), STORES)
 def test_a_walk_finds_what_the_broker_finds(golden: Golden, name: str, broker: str, resync: bool) -> None:
     root, expected = goldens.brokers(name, golden(name))[broker]
-    log = CommitLog.open([str(root / "commitlog")], FileCache())
+    log = CommitLog.open(list(map(str, goldens.log_directories(root))), FileCache())
     walk = log.walk(log.min_offset, verify_crc=True, resync=resync)
     found = list(walk)
     units = _units(found)
     assert len(units) == walk.sums.units == expected["allCommitLogMessages"]
     kind, offset = _end(walk)
-    assert offset == expected["commitLogWalkEnd"]
+    is_dledger = name.startswith("dledger")  # there RocketMQ's walk counts no heads
+    assert offset == (expected["commitLog"]["maxOffset"] if is_dledger else expected["commitLogWalkEnd"])
     assert kind is (EndKind.TORN if name == "crash-torn-5.5.0" else EndKind.UNWRITTEN)
     rows = [row for row in goldens.expected_rows(name) if not broker or row["brokerName"] == broker]
     assert {(row["physicalOffset"], row["storeSize"]) for row in rows} <= set(units)
     assert walk.sums.total_bytes == (offset // log.file_size + 1) * log.file_size - log.min_offset
-    assert walk.sums.unit_bytes == sum(size for _, size in units)
+    heads = {file.start: file.head_size for file in log.files}
+    assert walk.sums.unit_bytes == sum(
+        size + heads[physical // log.file_size * log.file_size] for physical, size in units
+    )
     assert walk.sums.damage_bytes == sum(stop - start for start, stop in _damage(found))
     assert bool(walk.sums.damage_bytes) == (resync and name == "crash-torn-5.5.0")
 

@@ -19,7 +19,7 @@ from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.fixtures import Golden
 
-CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")
+CRASHED = ("crash-5.5.0", "crash-torn-5.5.0", "dledger-crash-5.5.0")
 WITH_QUEUE_FILES = tuple(name for name in goldens.NAMES if not name.startswith("rocksdb"))
 CLEAN = tuple(name for name in WITH_QUEUE_FILES if name not in CRASHED)
 
@@ -28,7 +28,8 @@ class Log:
     """The commitlog's bytes by physical offset, read without any code under test."""
 
     def __init__(self, root: Path) -> None:
-        self.files = {int(path.name): path for path in (root / "commitlog").iterdir()}
+        paths = (path for each in goldens.log_directories(root) for path in each.iterdir())
+        self.files = {int(path.name): path for path in paths}
         self.min = min(self.files)
         self.size = next(iter(self.files.values())).stat().st_size
 

@@ -28,7 +28,7 @@ from tests.support.transcripts import Transcript
 from tests.support.writes import held
 
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
-CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")
+CRASHED = ("crash-5.5.0", "crash-torn-5.5.0", "dledger-crash-5.5.0")
 FILE_SIZE = 262144  # of a commitlog file in basic-5.5.0
 CQ_FILE_SIZE = 2000
 HARMS = Transcript(Path(__file__).with_name("harms.txt"))
@@ -50,7 +50,10 @@ def _diagnose(root: Path) -> Diagnosis:
     """Also checks what holds for every store: the sums, and that problems are sentences."""
     diagnosis = diagnose(str(root))
     files = [
-        path for path in (root / "commitlog").glob("[0-9]" * 20) if path.is_file() and not path.is_symlink()
+        path
+        for directory in goldens.log_directories(root)
+        for path in directory.glob("[0-9]" * 20)
+        if path.is_file() and not path.is_symlink()
     ]
     assert diagnosis.summary.total_bytes == sum(path.stat().st_size for path in files)
     for problem in diagnosis:

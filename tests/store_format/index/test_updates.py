@@ -326,7 +326,7 @@ def test_files_of_one_batch_have_ascending_names() -> None:
 
 
 def _units(store: Path) -> Iterator[Units]:
-    log = CommitLog.open([str(store / "commitlog")], FileCache())
+    log = CommitLog.open(list(map(str, goldens.log_directories(store))), FileCache())
     for run in log.walk(log.min_offset):
         assert isinstance(run, UnitRun)
         units, bad = locate(log.refs_of(run), verify_crc=False)

@@ -28,12 +28,12 @@ from tests.support.referee.made import made
 
 Queue = tuple[str, int]
 
-CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")
+CRASHED = ("crash-5.5.0", "crash-torn-5.5.0", "dledger-crash-5.5.0")
 STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
 
 
 def _open(root: Path) -> CommitLog:
-    return CommitLog.open([str(root / "commitlog")], FileCache())
+    return CommitLog.open(list(map(str, goldens.log_directories(root))), FileCache())
 
 
 def _checkpoint(root: Path) -> Checkpoint:

@@ -386,6 +386,7 @@ WAYS = {
     "batchcq-5.5.0": {"index", "scan"},
     "crash-5.5.0": {"index and scan"},
     "crash-torn-5.5.0": {"index and scan"},
+    "dledger-crash-5.5.0": {"index and scan"},
 }
 
 

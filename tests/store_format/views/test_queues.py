@@ -161,7 +161,7 @@ def test_files(golden: Golden, name: str, broker: str) -> None:
             key = row["topic"], row["queueId"]
             entries[key] = max(entries.get(key, 0), row["stop"] or 0)
     queues = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in answers["queues"]}
-    crashed = name.startswith("crash")  # there the newest entries are in memory only
+    crashed = "crash" in name  # there the newest entries are in memory only
     assert all(queues[key] == stop or crashed for key, stop in entries.items() if key in queues)
 
 
