@@ -66,6 +66,9 @@ final class Loopback {
     static void bindHaService(Object store, int port) throws ReflectiveOperationException {
         Field field = Config.field(store, "haService");
         Object service = field.get(store);
+        if (service == null) {
+            return; // a DLedger group replicates by itself
+        }
         if (!field.getType().isInterface()) {
             bindAcceptor(service, port);
             return;
