@@ -310,7 +310,7 @@ def test_a_relative_import_and_a_new_room_are_found(tmp_path: Path) -> None:
 
 
 def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> None:
-    """One module alone knows the client of object storage, and one that of HDFS, which are extras."""
+    """One module alone knows the client of object storage, one that of HDFS, and one RocksDB: extras."""
     allowed = {"llvmlite", "numpy", "numba", "pyarrow", "store_format"} | set(sys.stdlib_module_names)
     found = {
         module: names
@@ -321,6 +321,7 @@ def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> Non
     assert found == {
         "store_format/files/source.py": {"obstore"},
         "store_format/files/hdfs.py": {"hdfs_native"},
+        "store_format/files/rocksdb_child.py": {"rocksdict"},
     }
 
 

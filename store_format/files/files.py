@@ -33,9 +33,11 @@ from store_format.files.paths import (
 )
 
 if TYPE_CHECKING:
+    from store_format.files.rocksdb import RocksDatabase
     from store_format.files.view import FileView
 
 _VIEWS_MAX = 128  # of one look
+_PIECE_SIZE = 8 << 20  # bytes of a file that are copied at once
 SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
 
 _Found = TypeVar("_Found")
@@ -273,6 +275,28 @@ class Files:
     def kept_view(self, path: str) -> FileView:
         """`view` of a file that is opened again and again in one look, which keeps it open."""
         return self.view(path)
+
+    def database(self, directory: str) -> RocksDatabase:
+        """Opens the RocksDB database in a directory, for a `with` statement.
+
+        Raises UnsupportedFormatError if rocksdict is not installed, and CorruptStoreError.
+        """
+        from store_format.files.rocksdb import RocksDatabase  # few stores have one
+
+        return RocksDatabase.open(self, directory)
+
+    def make_readable_at(self, path: str, target: str, *, copy: bool) -> None:
+        """Makes a store file readable at the path `target`, which is on a disk: as a symbolic link, or as a
+        copy. Raises FileNotFoundError, and CorruptStoreError for a link or a directory.
+        """
+        if copy:
+            with self.view(path) as view, open(target, "xb") as file:
+                for position in range(0, view.size, _PIECE_SIZE):
+                    file.write(view.read(position, _PIECE_SIZE))
+            return
+        descriptor = open_descriptor(path)  # refuses links, and what may not be read
+        os.close(descriptor)
+        os.symlink(path, target)
 
     def look_at_each(
         self, found: Iterable[_Found], look: Callable[[_Found], _Look]

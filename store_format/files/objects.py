@@ -173,6 +173,9 @@ class ObjectFiles(Files):
     def view(self, path: str, listed: StoredObject | None = None) -> FileView:
         return ObjectView(self, path, listed)
 
+    def make_readable_at(self, path: str, target: str, *, copy: bool) -> None:
+        super().make_readable_at(path, target, copy=True)
+
     def look_at_each(
         self, found: Iterable[_Found], look: Callable[[_Found], _Look]
     ) -> Iterator[tuple[_Found, _Look]]:

@@ -1,0 +1,241 @@
+"""Opens a RocksDB database of a store for reading, without a change in the store.
+
+The library rocksdict creates a file in the directory of a database, even for reading, and fails on a file
+system that is mounted read-only. So the database is opened in a scratch directory of symbolic links, or of
+copies if the store lies on object storage. It is opened in a process of its own (`rocksdb_child.py`), because
+a library in C++ may end its process on hostile bytes.
+
+A running broker may delete tables while they are opened. Then everything begins again with CURRENT; the last
+time with copies of the tables.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from store_format.display.text import shown
+from store_format.errors import CorruptStoreError, UnsupportedFormatError
+from store_format.files import rocksdb_child
+
+_CURRENT = re.compile(rb"MANIFEST-[0-9]{1,20}\n", re.ASCII)
+_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}\Z", re.ASCII)
+_DATA = re.compile(r"[0-9]{1,20}\.(sst|log|blob)\Z", re.ASCII)
+_NAMED = re.compile(r"[0-9]{6,20}\.(?:sst|log|blob)|MANIFEST-[0-9]{1,20}|CURRENT", re.ASCII)
+_TRIES = 3  # the last one with copies
+_FRAME_MAX = 256 << 20  # bytes
+_PREFIX = "rmqlog-rocksdb-"
+_ABANDONED_S = 60
+_MISSING = "No such file or directory"
+
+
+class DatabaseFiles(Protocol):
+    """What a database needs of the files of the place where it lies, see `Files`."""
+
+    def names(self, directory: str) -> frozenset[str]: ...
+
+    def read(self, path: str) -> bytes | None: ...
+
+    def look_again(self, path: str) -> None: ...
+
+    def make_readable_at(self, path: str, target: str, *, copy: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records whose keys have one length, and whose values have one length, joined in order."""
+
+    key_size: int
+    value_size: int
+    count: int
+    keys: bytes
+    values: bytes
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        for i in range(self.count):
+            yield (
+                self.keys[i * self.key_size : (i + 1) * self.key_size],
+                self.values[i * self.value_size : (i + 1) * self.value_size],
+            )
+
+
+class RocksDatabase:
+    """A RocksDB database in `directory`, open for reading at one moment; a context manager.
+
+    `families` are the names of its column families. Every method raises CorruptStoreError with the file that
+    RocksDB names, or with the directory, for bytes that cannot be read.
+    """
+
+    def __init__(self, directory: str, process: subprocess.Popen[bytes]) -> None:
+        self.directory, self._process = directory, process
+        self.families: frozenset[str] = frozenset()
+
+    @classmethod
+    def open(cls, files: DatabaseFiles, directory: str) -> RocksDatabase:
+        """Opens the database. Raises UnsupportedFormatError without rocksdict."""
+        packages = _packages(directory)
+        for attempt in range(_TRIES):
+            try:
+                return cls._opened(files, directory, packages, copy=attempt == _TRIES - 1)
+            except CorruptStoreError as error:
+                if _MISSING not in error.found or attempt == _TRIES - 1:
+                    raise
+                files.look_again(directory)
+        raise AssertionError
+
+    @classmethod
+    def _opened(cls, files: DatabaseFiles, directory: str, packages: str, *, copy: bool) -> RocksDatabase:
+        with _scratch_directory() as scratch:
+            _fill(files, directory, scratch, copy=copy)
+            command = [sys.executable, "-I", "-S", rocksdb_child.__file__, packages, scratch]
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            database = cls(directory, process)
+            try:
+                named = [frame.values.decode() for frame in database._answer(scratch)]
+            except BaseException:
+                database.close()
+                raise
+        database.families = frozenset(named)
+        return database
+
+    def records(self, family: str) -> Iterator[Records]:
+        """The records of a column family in the order of their keys; none of a family that is missing."""
+        if family in self.families:
+            yield from self._ask(family=family)
+
+    def _ask(self, **request: object) -> Iterator[Records]:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the answer says why
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        yield from self._answer()
+
+    def _answer(self, scratch: str = "") -> Iterator[Records]:
+        frame = rocksdb_child.FRAME
+        while True:
+            kind, key_size, value_size, count = frame.unpack(self._read(frame.size))
+            if (key_size + value_size) * count > _FRAME_MAX:
+                found = f"{(key_size + value_size) * count} bytes"
+                raise self._damage(f"at most {_FRAME_MAX} bytes of records at once", found)
+            keys, values = self._read(key_size * count), self._read(value_size * count)
+            if kind == b".":
+                return
+            if kind == b"E":
+                text = values.decode(errors="replace").strip().replace(scratch or "\0", self.directory)
+                raise self._damage("a RocksDB database that can be read", shown(text))
+            yield Records(key_size, value_size, count, keys, values)
+
+    def _read(self, size: int) -> bytes:
+        assert self._process.stdout is not None
+        data = self._process.stdout.read(size)
+        if len(data) < size:
+            code = self._process.wait()
+            why = "its process ended" if code >= 0 else f"its process was ended by signal {-code}"
+            raise self._damage("a RocksDB database that can be read", f"bytes at which {why}")
+        return data
+
+    def _damage(self, expected: str, found: str) -> CorruptStoreError:
+        named = _NAMED.search(found)
+        file = f"{self.directory}/{named[0]}" if named else self.directory
+        return CorruptStoreError(file, 0, expected, found)
+
+    def close(self) -> None:
+        """Ends the process. An answer that was not read to its end is lost."""
+        process = self._process
+        if process.poll() is None:
+            process.kill()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(BrokenPipeError):
+                assert pipe is not None
+                pipe.close()
+        process.wait()
+
+    def __enter__(self) -> RocksDatabase:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _packages(directory: str) -> str:
+    """Where rocksdict is installed."""
+    spec = importlib.util.find_spec("rocksdict")
+    if spec is None or spec.origin is None:
+        raise UnsupportedFormatError(
+            f"{directory} is a RocksDB database, which is read with the package rocksdict, which is missing; "
+            "run `pip install 'rmqlog[rocksdb]'`"
+        )
+    return str(Path(spec.origin).parent.parent)
+
+
+# ---- the scratch directory ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _scratch_directory() -> Iterator[str]:
+    """A directory that is removed in the end. A lock on it shows other processes that it is in use: of a
+    process that was killed, the lock is free.
+    """
+    _remove_abandoned(tempfile.gettempdir())
+    directory = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_abandoned(directory: str) -> None:
+    """Removes this user's scratch directories that no process has locked. Links are not followed."""
+    with os.scandir(directory) as entries:
+        found = [entry for entry in entries if entry.name.startswith(_PREFIX)]
+    for entry in found:
+        with suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _ABANDONED_S:
+                continue
+            lock = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.path)
+            finally:
+                os.close(lock)
+
+
+def _fill(files: DatabaseFiles, directory: str, scratch: str, *, copy: bool) -> None:
+    """Makes the database appear in the scratch directory. Files that are deleted meanwhile are left out."""
+    current = files.read(f"{directory}/CURRENT") or b""
+    if _CURRENT.fullmatch(current) is None:
+        found = f"{len(current)} bytes" if len(current) > 64 else repr(current)
+        raise CorruptStoreError(f"{directory}/CURRENT", 0, "the name of a MANIFEST", found)
+    Path(scratch, "CURRENT").write_bytes(current)
+    Path(scratch, "LOCK").touch()
+    names = files.names(directory)
+    manifest = current.decode().strip()
+    # The manifest last: of what it names then, only files that are newer than the listing can be missing.
+    for name in [*sorted(filter(_DATA.match, names)), *sorted(filter(_MANIFEST.match, names & {manifest}))]:
+        with suppress(FileNotFoundError):
+            files.make_readable_at(f"{directory}/{name}", f"{scratch}/{name}", copy=copy)
+    if copy:
+        for name in sorted(filter(_DATA.match, files.names(directory) - names)):
+            with suppress(FileNotFoundError):
+                files.make_readable_at(f"{directory}/{name}", f"{scratch}/{name}", copy=copy)
