@@ -16,12 +16,13 @@ from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
 from store_format.diagnose.problems import NO_OFFSETS_ADVICE, REFUSES, Findings, LogSummary
 from store_format.display.text import first_names, shown
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.files.read import files_at
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata import read as config_json
-from store_format.metadata.group_offsets import lacks_offsets, refuse_foreign_offsets
+from store_format.metadata import rocksdb
+from store_format.metadata.group_offsets import lacks_offsets
 from store_format.metadata.read import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey
@@ -50,6 +51,10 @@ _UNREADABLE_PAIR_ADVICE = (  # BrokerController.initializeMetadata
     f"The file counts as lost, and so does its .bak: a {REFUSES}. Restore one of them from a backup, or make "
     f"the file again: {_KEPT_ASIDE}"
 )
+_NO_ROCKSDICT_ADVICE = "Nothing needs to be done: messages are read without the topics and groups"
+_DATABASE_ADVICE = (
+    "What the database has counts as lost, and a broker may not start. Restore its directory from a backup"
+)
 
 # (directory below the root, the file in it that proves the format (empty: any file), the format)
 _FORMATS = (
@@ -63,13 +68,9 @@ _FORMATS = (
         "CURRENT",
         "consume queues in RocksDB (useSeparateStorePathForRocksdbCQ): the commitlog is scanned instead",
     ),
-    ("config/topics", "CURRENT", "topics in RocksDB: the configured topics are not known"),
-    (
-        "config/metadata",
-        "CURRENT",
-        "configuration in RocksDB (useSingleRocksDBForAllConfigs): it is not read",
-    ),
-    ("config/rdb", "CURRENT", "configuration in RocksDB (configManagerVersion=v2): it is not read"),
+    ("config/topics", "CURRENT", "topics in RocksDB (storeType=defaultRocksDB)"),
+    ("config/metadata", "CURRENT", "configuration in RocksDB (useSingleRocksDBForAllConfigs)"),
+    ("config/rdb", "CURRENT", "configuration in RocksDB (configManagerVersion=v2)"),
     ("batchconsumequeue", "", "topics of queue.type=BatchCQ: an entry stands for several messages"),
 )
 
@@ -251,12 +252,29 @@ def check_config(findings: Findings, opened: Opened) -> None:
             what = "none" if found[path] is None else "an empty file"
             advice = f"{name}.bak is used instead, as by a broker (ConfigManager.load)"
             findings.add("warning", path, 0, "a configuration file", what, advice, kind="bak")
+    _check_config_databases(findings, opened)
     with suppress(StoreError):  # is reported above, or is no problem of the store
-        refuse_foreign_offsets(opened)
         if lacks_offsets(opened):
             path = config_json.config_path(opened, "consumerOffset.json")
             # A broker that was killed in its first five seconds has written none either.
             findings.add("info", path, 0, "the committed offsets of groups", "none", NO_OFFSETS_ADVICE)
+
+
+def _check_config_databases(findings: Findings, opened: Opened) -> None:
+    """Reports databases of configuration that cannot be read."""
+    seen = set[str]()
+    for name in rocksdb.NAMES:
+        try:
+            decode = config_json.DECODERS[name]
+            rocksdb.stored_config(opened, name, decode, lambda: None, is_needed=True)
+        except CorruptStoreError as error:
+            if error.file not in seen:
+                seen.add(error.file)
+                findings.add_error("damage", error, _DATABASE_ADVICE)
+        except UnsupportedFormatError as error:
+            place = config_json.config_path(opened, name)
+            findings.add("info", place, 0, "a database that can be read", str(error), _NO_ROCKSDICT_ADVICE)
+            return
 
 
 def check_topics(

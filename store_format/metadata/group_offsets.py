@@ -28,6 +28,7 @@ from store_format.metadata.read import (
     read_subscription_groups,
     read_topics,
 )
+from store_format.metadata.rocksdb import database_identities
 from store_format.metadata.values import (
     ConsumerOffsets,
     Dialect,
@@ -99,7 +100,7 @@ class Committed:
 
 
 def refuse_foreign_offsets(opened: Opened) -> None:
-    """Raises UnsupportedFormatError for a store that keeps consumer offsets in RocksDB."""
+    """For a writer: raises UnsupportedFormatError for a store that keeps consumer offsets in RocksDB."""
     for directory, setting in _IN_ROCKSDB:
         if "CURRENT" in opened.files.names(f"{opened.path}/config/{directory}", missing_ok=True):
             raise UnsupportedFormatError(
@@ -107,13 +108,21 @@ def refuse_foreign_offsets(opened: Opened) -> None:
             )
 
 
+def refuse_unreadable_offsets(opened: Opened) -> None:
+    """For a reader: raises UnsupportedFormatError if RocksDB has the offsets and rocksdict is not installed,
+    and CorruptStoreError if its database cannot be read.
+    """
+    if database_identities(opened, _PLAIN):
+        read_consumer_offsets(opened, is_needed=True)
+
+
 def refuse_unknown_offsets(opened: Opened) -> None:
     """Raises the error that says why the committed offsets of all groups of a store are unknown.
 
-    UnsupportedFormatError: they are in RocksDB. CorruptStoreError: the broker's file cannot be decoded, and
-    has no `.bak`. StoreNotFoundError: the file was lost, see `lacks_offsets`.
+    UnsupportedFormatError: they are in RocksDB, and rocksdict is not installed. CorruptStoreError: the
+    broker's file cannot be decoded, and has no `.bak`, or its database cannot be read. StoreNotFoundError:
+    the file was lost, see `lacks_offsets`.
     """
-    refuse_foreign_offsets(opened)
     if lacks_offsets(opened):
         raise StoreNotFoundError(
             f"{config_path(opened, _PLAIN)}: expected the committed offsets of the groups of {_GROUP_FILE}, "
@@ -126,7 +135,8 @@ def lacks_offsets(opened: Opened) -> bool:
     groups of applications.
 
     A broker writes the file every five seconds (flushConsumerOffsetInterval), also without any offset.
-    Raises CorruptStoreError if the file cannot be decoded, and has no `.bak`.
+    Raises CorruptStoreError if the file cannot be decoded, and has no `.bak`, and as `refuse_unknown_offsets`
+    for offsets in RocksDB.
     """
     _, found = read_broker_offsets(opened, is_needed=True)
     groups = read_subscription_groups(opened) if found is None else None
@@ -169,8 +179,9 @@ def groups_without_file(opened: Opened) -> set[str]:
 
 
 def offsets_identity(opened: Opened) -> tuple[tuple[int, int, int] | None, ...]:
-    """The `stat_identity` of each file of consumer offsets. Costs two stat calls."""
-    return tuple(opened.files.stat_identity(config_path(opened, name)) for name in (_PLAIN, _LIGHT))
+    """The `stat_identity` of each file of consumer offsets. Costs two stat calls, without RocksDB."""
+    files = tuple(opened.files.stat_identity(config_path(opened, name)) for name in (_PLAIN, _LIGHT))
+    return files + database_identities(opened, _PLAIN)
 
 
 def known_groups(opened: Opened) -> set[str]:
@@ -192,9 +203,8 @@ def read_group_offsets(opened: Opened, group: str) -> dict[QueueKey, int]:
     """(topic, queue id) -> next offset of one group, as stored; empty if the file does not have the group.
 
     Queue ids that no queue can have are left out. Raises UnsupportedFormatError if the offsets are in
-    RocksDB, and CorruptStoreError for a file that cannot be decoded.
+    RocksDB, and rocksdict is not installed, and CorruptStoreError for a file that cannot be decoded.
     """
-    refuse_foreign_offsets(opened)
     _, found = read_broker_offsets(opened, is_needed=True)
     return {
         (topic, queue_id): offset
@@ -205,7 +215,7 @@ def read_group_offsets(opened: Opened, group: str) -> dict[QueueKey, int]:
 
 
 def read_committed(opened: Opened) -> Committed:
-    """The offsets of all groups in the broker's file; empty without a file (RocksDB).
+    """The offsets of all groups in the broker's file, or in RocksDB; empty without both.
 
     The offsets of REVIVE_GROUP are increased by one, so that all offsets are the next to consume.
     """

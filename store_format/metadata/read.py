@@ -1,5 +1,5 @@
-"""Reads the files of `config/`, with the rule for their `.bak` (ConfigManager, spec 6), a client's
-offsets.json, the checkpoint, and broker.conf.
+"""Reads the files of `config/`, with the rule for their `.bak` (ConfigManager, spec 6), or what RocksDB has
+in their place, a client's offsets.json, the checkpoint, and broker.conf.
 
 Every reader of `config/` takes the store root and returns None if neither the file nor its `.bak` has
 content: unknown is not empty. The file of 16,000 topics takes 0.25 s to read, and planning a batch asks three
@@ -30,6 +30,7 @@ from store_format.files.paths import is_settled
 from store_format.files.read import files_at
 from store_format.java.fastjson import SingleQuoted, loads
 from store_format.layouts import CHECKPOINT, unpack
+from store_format.metadata.rocksdb import database_identities, stored_config
 from store_format.metadata.values import (
     ConsumerFilter,
     ConsumerOffsets,
@@ -158,6 +159,18 @@ def load_config(
     return None
 
 
+def _stored_config(
+    opened: Opened, name: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False
+) -> tuple[str, _T | None]:
+    """The path of the file `name` of `config/`, or of the database in its place, and its `read_config`."""
+    path = config_path(opened, name)
+    found = stored_config(opened, name, decode, lambda: read_config(path, dict), is_needed=is_needed)
+    if found is not None:
+        return found
+    place, _, value = load_config(path, decode, is_needed=is_needed) or (path, None, None)
+    return place, value
+
+
 def loaded_bytes(path: str) -> tuple[str, bytes | None]:
     """The path and the bytes of the file of `config/` that a writer has to change; None without a file.
 
@@ -236,10 +249,9 @@ def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
 
 
 def read_topics(opened: Opened, *, is_needed: bool = False) -> TopicConfigs | None:
-    """topics.json (TopicConfigManager); None also for a store that keeps its topics in RocksDB."""
-    path = config_path(opened, "topics.json")
-    place, _, topics = load_config(path, decode_topics, is_needed=is_needed) or (path, None, None)
-    return replace(topics, is_backup=True) if topics is not None and place != path else topics
+    """topics.json, or the topics in RocksDB (TopicConfigManager, RocksDBTopicConfigManager)."""
+    place, topics = _stored_config(opened, "topics.json", decode_topics, is_needed=is_needed)
+    return replace(topics, is_backup=True) if topics is not None and place.endswith(".bak") else topics
 
 
 def decode_topics(raw: dict[str, Any]) -> TopicConfigs:
@@ -256,8 +268,8 @@ def decode_topics(raw: dict[str, Any]) -> TopicConfigs:
 
 
 def read_subscription_groups(opened: Opened) -> Groups | None:
-    """subscriptionGroup.json (SubscriptionGroupManager)."""
-    return read_config(config_path(opened, "subscriptionGroup.json"), _groups)
+    """subscriptionGroup.json, or the groups in RocksDB (SubscriptionGroupManager)."""
+    return _stored_config(opened, "subscriptionGroup.json", _groups)[1]
 
 
 def _groups(raw: dict[str, Any]) -> Groups:
@@ -300,12 +312,17 @@ def _consumer_offsets(raw: dict[str, Any]) -> ConsumerOffsets:
 
 
 def read_consumer_offsets(opened: Opened, *, is_needed: bool = False) -> ConsumerOffsets | None:
-    """consumerOffset.json (ConsumerOffsetManager)."""
-    return read_config(config_path(opened, "consumerOffset.json"), _consumer_offsets, is_needed=is_needed)
+    """consumerOffset.json, or the offsets in RocksDB (ConsumerOffsetManager)."""
+    return _stored_config(opened, "consumerOffset.json", _consumer_offsets, is_needed=is_needed)[1]
 
 
 def read_lmq_consumer_offsets(opened: Opened, *, is_needed: bool = False) -> ConsumerOffsets | None:
-    """lmqConsumerOffset.json (LmqConsumerOffsetManager): all offsets of a broker with enableLmq."""
+    """lmqConsumerOffset.json (LmqConsumerOffsetManager): all offsets of a broker with enableLmq.
+
+    None for a store with offsets in RocksDB: its broker does not read the file.
+    """
+    if database_identities(opened, "consumerOffset.json"):
+        return None
     return read_config(config_path(opened, "lmqConsumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
 
@@ -354,7 +371,8 @@ def known_topics(opened: Opened) -> KnownTopics | None:
     """
     path, now_ns = config_path(opened, "topics.json"), time.time_ns()
     # opened, because a user who may not read the file gets no topics either
-    identities = files_at(path).readable_identity(path), files_at(path).stat_identity(f"{path}.bak")
+    files = files_at(path).readable_identity(path), files_at(path).stat_identity(f"{path}.bak")
+    identities = files + database_identities(opened, "topics.json")
     last = _last_read(opened)
     seen, known = last.value
     if known is not None and seen == identities:

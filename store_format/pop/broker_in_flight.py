@@ -29,7 +29,7 @@ from store_format.java.fastjson import loads
 from store_format.java.numbers import parse_long
 from store_format.java.text import java_hash
 from store_format.message.columns import DecodeOptions
-from store_format.metadata.group_offsets import read_committed, refuse_foreign_offsets
+from store_format.metadata.group_offsets import read_committed, refuse_unreadable_offsets
 from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import TimerCheck, TimerState, with_wheel_precision
 from store_format.metadata.values import dumps
@@ -385,11 +385,12 @@ def read_broker_in_flight(store: Store, conf: BrokerConf | None = None) -> list[
     Reads what the timer has not delivered and what the revive group has not processed. A record that cannot
     be decoded is skipped with a warning. `conf` is the broker's broker.conf, by default that of the store.
 
-    Raises UnsupportedFormatError if RocksDB has the state of pop, of the timer or of the offsets.
+    Raises UnsupportedFormatError if RocksDB has the state of pop or of the timer, or offsets that cannot be
+    read.
     """
     conf = with_wheel_precision(store.opened, conf or broker_conf_of(store.opened))
     refuse_kv_service(store.opened, conf)
-    refuse_foreign_offsets(store.opened)
+    refuse_unreadable_offsets(store.opened)
     queues = store.queues(lambda topic: topic.startswith(REVIVE_PREFIX))
     topics = {queue.topic for queue in queues}
     topics |= {topic for topic in store.configured_topics() if topic.startswith(REVIVE_PREFIX)}

@@ -418,7 +418,7 @@ GROUP_COLUMNS = (
     BROKER,
     ViewColumn("group", TEXT, "The consumer group."),
     ViewColumn(
-        "configured", BOOL, "Whether subscriptionGroup.json has the group; null without that file (RocksDB)."
+        "configured", BOOL, "Whether the broker's configuration has the group; null if it cannot be read."
     ),
     ViewColumn("consumeEnable", BOOL, "Whether the group may consume."),
     ViewColumn("consumeBroadcastEnable", BOOL, "Whether the group may consume in BROADCASTING mode."),

@@ -16,7 +16,6 @@ from store_format.metadata.group_offsets import (
     groups_without_file,
     lacks_offsets,
     read_committed,
-    refuse_foreign_offsets,
 )
 from store_format.metadata.read import read_subscription_groups
 from store_format.names import is_retry_topic, is_system_group
@@ -41,7 +40,6 @@ class GroupsWithoutOffsets:
 
         Raises as `refuse_unknown_offsets` if the files of offsets or groups cannot be read.
         """
-        refuse_foreign_offsets(store.opened)
         if lacks_offsets(store.opened):
             return GroupsWithoutOffsets()
         known = {group for group, _ in read_committed(store.opened).offsets}

@@ -133,7 +133,9 @@ QUEUES = View("queues", "Each queue: offsets, messages, bytes and times.", QUEUE
 TOPIC_COLUMNS = (
     BROKER,
     ViewColumn("topic", TEXT, "The topic."),
-    ViewColumn("configured", BOOL, "Whether topics.json has the topic; null without that file (RocksDB)."),
+    ViewColumn(
+        "configured", BOOL, "Whether the broker's configuration has the topic; null if it cannot be read."
+    ),
     ViewColumn("readQueueNums", INT, "Number of queues that consumers read."),
     ViewColumn("writeQueueNums", INT, "Number of queues that producers write to."),
     ViewColumn(

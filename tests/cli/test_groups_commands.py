@@ -111,5 +111,5 @@ def test_offsets_are_refused_beside_a_broker(rmqlog: Runner, store: Path) -> Non
     assert (store / "config" / "consumerOffset.json").read_bytes() == before
 
 
-def test_offsets_in_rocksdb_are_unknown(rmqlog: Runner, golden: Golden) -> None:
-    assert rmqlog.rows("info", golden("rocksdb-5.5.0"))[0]["groups"] is None
+def test_groups_in_rocksdb(rmqlog: Runner, golden: Golden) -> None:
+    assert rmqlog.rows("info", golden("rocksdb-5.5.0"))[0]["groups"] == 12

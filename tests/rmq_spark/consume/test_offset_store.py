@@ -27,6 +27,7 @@ from store_format.errors import (
 )
 from store_format.metadata.group_offsets import read_broker_offsets, read_group_offsets
 from store_format.metadata.read import read_local_offsets
+from store_format.metadata.rocksdb import _last_database
 from store_format.opened.store import Opened
 from tests.support import goldens
 from tests.support.failing_offsets import NEW_OFFSET, kill_at_each_change
@@ -221,15 +222,25 @@ def test_broken_in_both_files_is_an_error_with_the_file(tmp_path: Path) -> None:
         assert caught.value.file == f"{root}/config/consumerOffset.json"
 
 
-def test_offsets_in_rocksdb(golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_in_rocksdb(
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     roots = {"broker-a": str(golden("rocksdb-5.5.0"))}
-    store = StoreOffsets("g", roots)
-    for call in (store.read, store.check):
+    store = StoreOffsets("CG_all", roots)
+    committed = {MessageQueue("Audit", "broker-a", 0): 38}
+    assert store.read() == committed
+    calls: list[Callable[[], object]] = [store.check, lambda: store.save({next(iter(committed)): 39})]
+    for call in calls:
         with pytest.raises(UnsupportedFormatError) as caught:
             call()
         assert "storeType=defaultRocksDB" in str(caught.value)
         assert "offsetStore to local or none" in str(caught.value)
-    local = offset_store("local", group="g", roots=roots, offset_store_path=str(tmp_path))
+    local = offset_store("local", group="CG_all", roots=roots, offset_store_path=str(tmp_path))
+    assert local.read() == committed
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    _last_database.cache_clear()
+    with pytest.raises(UnsupportedFormatError, match=r"run `pip install 'rmqlog\[rocksdb\]'`"):
+        store.read()
     with caplog.at_level(logging.WARNING):
         assert local.read() == {}
     assert "the broker's committed offsets cannot be read" in caplog.text

@@ -358,6 +358,12 @@ CASES = {
     "a lost topics.json, made again": Case(_TOPICS, _LOSE_TOPICS, recovered),
     "a broken topics.json with an old .bak": Case(_OLD_BAK, _BREAK_TOPICS, restored("config/topics.json")),
     "a broken topics.json with an old .bak, recovered": Case(_OLD_BAK, _BREAK_TOPICS, recovered),
+    "a damaged database of topics": Case(
+        "What the database has counts as lost",
+        "cut config/topics/CURRENT 5",
+        restored("config/topics"),
+        "rocksdb-5.5.0",
+    ),
     "a blank queue file": Case("Delete the blank file", blank_file, without_blank_file),
     "a lost queue": Case(_LOST, "remove consumequeue/Orders/2", written_to("Orders")),
     "a lost topic": Case(_LOST, "remove consumequeue/Audit", written_to("Audit", 1)),

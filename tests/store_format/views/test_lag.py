@@ -91,8 +91,13 @@ def test_what_pullers_hold_is_told_where_the_broker_wrote_it(golden: Golden) -> 
     assert {row["inFlightMessages"] for row in _rows(golden("basic-4.9.7"))} == {None}
 
 
+def test_offsets_in_rocksdb(golden: Golden) -> None:
+    rows = _rows(golden("rocksdb-5.5.0"), "CG_all")
+    (audit,) = [row for row in rows if row["committedOffset"] is not None]
+    assert (audit["topic"], audit["committedOffset"], audit["maxOffset"]) == ("Audit", 38, 38)
+
+
 def test_offsets_are_unknown_without_the_file(golden: Golden) -> None:
-    assert _rows(golden("rocksdb-5.5.0")) == []
     assert lag_table(MessageStore.open(str(golden("edge-5.5.0")))).num_rows == 0
 
 
