@@ -25,6 +25,7 @@ def open(
     *,
     commit_log_paths: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
+    compacted: bool = True,
 ) -> LogStore | LogCluster:
     """Opens a store, or a directory that contains the stores of several brokers (a cluster). Needs no Spark.
 
@@ -33,7 +34,8 @@ def open(
     changes no file and takes no lock. `commit_log_paths` are the directories of the commitlog files of one
     store, if they are not in the store (`storePathCommitLog`). `~` in `path` is the home directory.
     `options` are the `fs.…` options of Spark for a path on object storage, such as `{"fs.endpoint": …}`: all
-    stores of this process that are in the same bucket use them.
+    stores of this process that are in the same bucket use them. Of topics with cleanup.policy=COMPACTION you
+    get the messages that consumers get; with `compacted=False` those of the commitlog.
 
     Raises StoreNotFoundError for a directory without a store, and OptionError if the directory contains two
     stores of one broker, or for a wrong option.
@@ -52,7 +54,7 @@ def open(
 
     from rmq_spark.store import open_path
 
-    return open_path(expanduser(fspath(path)), commit_log_paths, options)
+    return open_path(expanduser(fspath(path)), commit_log_paths, options, compacted=compacted)
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:

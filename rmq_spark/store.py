@@ -460,7 +460,11 @@ class LogCluster(_WithMessages):
 
 
 def open_path(
-    path: str, commit_log_paths: Sequence[str] = (), options: Mapping[str, str] | None = None
+    path: str,
+    commit_log_paths: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+    *,
+    compacted: bool = True,
 ) -> LogStore | LogCluster:
     """See `rmq_spark.open`."""
     path = paths.given(path)
@@ -469,7 +473,7 @@ def open_path(
         for place in filter(paths.is_remote, (path, *map(paths.given, commit_log_paths))):
             places().reach(place, access)
     try:
-        return _opened(path, commit_log_paths)
+        return _opened(path, commit_log_paths, compacted=compacted)
     except StoreNotFoundError as error:
         if commit_log_paths or paths.is_remote(path) or not _may_be_new(path):
             raise
@@ -478,13 +482,13 @@ def open_path(
         raise StoreNotFoundError(f"{error}; a new store is made by {new}, then {fill}") from error
 
 
-def _opened(path: str, commit_log_paths: Sequence[str]) -> LogStore | LogCluster:
+def _opened(path: str, commit_log_paths: Sequence[str], *, compacted: bool) -> LogStore | LogCluster:
     if commit_log_paths:
-        return LogStore.open(path, commit_log_paths=commit_log_paths)
+        return LogStore.open(path, commit_log_paths=commit_log_paths, compacted=compacted)
     roots = store_roots(path)
     if roots == [path]:
-        return LogStore.open(path)
-    stores = tuple(LogStore.open(root) for root in roots)
+        return LogStore.open(path, compacted=compacted)
+    stores = tuple(LogStore.open(root, compacted=compacted) for root in roots)
     refuse_equal_names((store.broker_name, store.path) for store in stores)
     return LogCluster(path, stores)
 

@@ -57,7 +57,8 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
         def called(store: str, commit_log: tuple[str, ...], broker_name: str | None, **others: Any) -> Any:
             _refuse_word_for_store(store, others)
             if opened:
-                stores = open_all(store, broker_name, commit_log, others.pop("unfiled_queues"))
+                kinds = others.pop("unfiled_queues"), not others.pop("no_compacted")
+                stores = open_all(store, broker_name, commit_log, *kinds)
                 code = command(stores=stores, **others)
                 is_whole = not any(each.unreadable for each in stores)
                 return PARTIAL if code in (None, OK, NOT_FOUND) and not is_whole else code
@@ -72,7 +73,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
         called = standing_for(command, called)
         called = click.argument("store", type=_PATH, callback=remember_store)(called)
         # click reverses this list: --help shows the rare options last
-        called.__click_params__[:0] = _rare_options()[: 3 if opened else 2]  # type: ignore[attr-defined] # click's attribute
+        called.__click_params__[:0] = _rare_options()[: 4 if opened else 2]  # type: ignore[attr-defined] # click's attribute
         return called
 
     return decorate
@@ -113,7 +114,9 @@ def _rare_options() -> list[click.Option]:
         "Messages without a consume queue, if nothing shows why: read them (the queue was lost), or "
         "skip them (the topic was deleted and created again)."
     )
-    return [name, log, click.Option(["--unfiled-queues"], type=click.Choice(["read", "skip"]), help=about)]
+    unfiled = click.Option(["--unfiled-queues"], type=click.Choice(["read", "skip"]), help=about)
+    about = "Of compacted topics, show the messages of the commitlog, not those that consumers get."
+    return [name, log, unfiled, click.Option(["--no-compacted"], is_flag=True, help=about)]
 
 
 def open_roots(
@@ -136,6 +139,7 @@ def open_all(
     broker_name: str | None = None,
     commit_log: tuple[str, ...] = (),
     unfiled_queues: Unfiled | None = None,
+    compacted: bool = True,
 ) -> list[MessageStore]:
     """The open stores of a path. Leaves unreadable members and files out, with a warning.
 
@@ -159,6 +163,7 @@ def open_all(
             commit_log_paths=logs,
             skip_unreadable=True,
             unfiled_queues=unfiled_queues,
+            compacted=compacted,
         )
         for root in roots
     ]
@@ -185,6 +190,18 @@ def say_what_an_old_bak_lacks(stores: Iterable[MessageStore]) -> None:
                 "topics.json cannot be read, and its .bak may lack topics: messages of a topic that has no "
                 "queue files either are left out here; to count them: rmqlog verify "
                 f"{given_store(store.path)}"
+            )
+
+
+def say_compacted(stores: Iterable[MessageStore]) -> None:
+    """Names the topics that are read from `compaction/`, whose messages are not all that the log has."""
+    from store_format.display.text import first_names
+
+    for store in stores:
+        if names := store.compacted_topics.names:
+            remark(
+                f"cleanup.policy=COMPACTION: {first_names(sorted(names))}: what consumers get, from "
+                "compaction/; with --no-compacted what the commitlog has"
             )
 
 

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         end_ms = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     store = create(given.directory, end_ms=end_ms, orders=given.orders, on_progress=_draw)
     _erase()
-    messages = sum(queue.max_offset - queue.min_offset for queue in store.queues())
+    messages = sum(queue.messages for queue in store.queues())
     letters = sum(queue.max_offset for queue in store.queues(DEAD_LETTERS.__eq__))
     print(f"{given.directory}: {messages:,} messages of three days, {letters} of them dead letters")
     print(f"next: rmqlog ls {given.directory}; rmqlog lag {given.directory}")

@@ -99,7 +99,7 @@ class StoreNumbers:
     def _dead_letters(self) -> Iterator[tuple[str, int]]:
         for topic, queues in self.lag.queues.items():
             if topic.startswith(DLQ_PREFIX):
-                count = sum(queue.max_offset - queue.min_offset for queue in queues.values())
+                count = sum(queue.messages for queue in queues.values())
                 yield topic.removeprefix(DLQ_PREFIX), count
 
     def _add_store(self, found: _NodeSamples, now_ms: int) -> None:

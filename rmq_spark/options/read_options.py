@@ -322,6 +322,15 @@ _TRUST = (
         otherwise="an error; with `failOnDataLoss=false` left out, with a warning",
     ),
     Option(
+        "compacted",
+        "boolean",
+        values.boolean,
+        "Of topics with `cleanup.policy=COMPACTION`, the messages that consumers get: the newest of each "
+        "key, from `compaction/`. With `false` those of the commitlog. A stream reads the commitlog.",
+        "true",
+        applies=_IN_BATCH,
+    ),
+    Option(
         "mode",
         "word",
         values.one_of("FAILFAST", "DROPMALFORMED", "PERMISSIVE"),
@@ -473,6 +482,7 @@ class ReadOptions:
     split_by: str  # queue | wholeQueue | commitlog
     fail_on_data_loss: bool
     unfiled_queues: Unfiled | None
+    compacted: bool
     mode: str  # FAILFAST | DROPMALFORMED | PERMISSIVE
     verify_crc: bool
     max_message_size: int

@@ -88,7 +88,10 @@ class _Planning:
         there = find_queues(store, self.options.choice)
         found = StoreSlices(store, there.cuts)
         if self.takes_whole and not any(map(paths.is_remote, (store.path, *store.commit_log_paths))):
-            found.whole = there.filed
+            apart = [queue for queue in there.filed.others.values() if queue.parts]
+            found.whole = there.filed.without([(queue.topic, queue.queue_id) for queue in apart])
+            for each in apart:
+                found.slices += each.piece(each.min_offset, each.max_offset).by_part()
             if self.options.choice.has_topics:
                 self.read += [MessageQueue(topic, store.broker_name, number) for topic, number in there.filed]
         else:
@@ -104,7 +107,7 @@ class _Planning:
             if by_key is not None:
                 found.slices += narrowed(piece, by_key.get(queue.key, ()))
             elif piece.start < piece.stop:
-                found.slices.append(piece)
+                found.slices += piece.by_part()
 
     def _slice(self, queue: Queue) -> QueueSlice:
         """The offsets of the queue between the `starting…` and `ending…` options, cut to those that exist."""
@@ -117,9 +120,9 @@ class _Planning:
         self.begins.append((queue, start))
         stop_option = options.ending.option
         stop = stated_offset(queue, options.ending.for_queue(*name), options.mode)
-        low, high = there.min_offset, there.max_offset
+        low, high = there.served_from, there.max_offset
         if low <= start <= stop <= high:
-            return there.piece(start, stop)
+            return there.piece(max(start, there.min_offset), max(stop, there.min_offset))
         for option, offset in ((start_option, start), (stop_option, stop)):
             if not low <= offset <= high:
                 message = f"{name}: {option} {offset} is not in the queue, which holds {low} to {high}"

@@ -305,7 +305,7 @@ def _share(
             need(directory, low, high)
     for piece in slices:
         bounds = piece.queue.bounds
-        if bounds is None:
+        if bounds is None or piece.queue.own is not None:  # the task knows its own files
             continue
         is_batch, size = piece.queue.is_batch, bounds.unit_size
         need(bounds.directory, *((0, OFFSET_MAX) if is_batch else (piece.start * size, piece.stop * size)))

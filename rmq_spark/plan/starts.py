@@ -75,6 +75,7 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
             unfiled_queues=options.unfiled_queues,
             fail_on_unknown=None if skip_unreadable else options.fail_on_data_loss,
             holds_last=options.holds_last(root),
+            compacted=options.compacted,
         )
         for _, root in roots
     ]
@@ -357,7 +358,7 @@ def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:
     For a time after the end of a BatchCQ queue a broker answers with the last unit, which is older than the
     time.
     """
-    offset = queue.offset_at(timestamp_ms, "LOWER", on_damage=mode)
+    offset = queue.first_since(timestamp_ms, on_damage=mode)
     if queue.range.is_batch and offset < queue.max_offset:
         _, units = queue.piece(offset, offset + 1).read()
         if len(units) and int(units["store_timestamp"][0]) < timestamp_ms:

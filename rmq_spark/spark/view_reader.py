@@ -88,16 +88,22 @@ class _StoreAt:
     path: str
     broker_name: str
     commit_log_paths: tuple[str, ...]
+    compacted: bool
 
     @classmethod
     def all_of(cls, options: ReadOptions) -> tuple[_StoreAt, ...]:
         stores = open_stores(options, skip_unreadable=True)
-        return tuple(cls(store.path, store.broker_name, store.commit_log_paths) for store in stores)
+        return tuple(
+            cls(store.path, store.broker_name, store.commit_log_paths, store.compacted) for store in stores
+        )
 
     def open(self) -> MessageStore:
-        logs = self.commit_log_paths
         return MessageStore.open(
-            self.path, broker_name=self.broker_name, commit_log_paths=logs, skip_unreadable=True
+            self.path,
+            broker_name=self.broker_name,
+            commit_log_paths=self.commit_log_paths,
+            skip_unreadable=True,
+            compacted=self.compacted,
         )
 
 

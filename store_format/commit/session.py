@@ -81,6 +81,7 @@ class WriteSession:
             commit_log_paths=self.options.log_directories,
             unfiled_queues=self.options.unfiled_queues,
             fail_on_unknown=False,
+            compacted=False,
         )
 
     def ledger(self) -> Ledger:

@@ -147,6 +147,12 @@ class CommitLog:
             growing_files=growing,
         )
 
+    @staticmethod
+    def of_files(files: Sequence[StoreFile], cache: FileCache) -> CommitLog:
+        """The log of files that were listed before, which ascend: nothing is looked at."""
+        edges = np.array([(file.start, file.stop) for file in files], np.int64).reshape(-1, 2)
+        return CommitLog(tuple(files), (), cache, edges[:, 0], edges[:, 1], ())
+
     def relisted(self, cache: FileCache | None = None) -> CommitLog:
         """The log with the files that exist now: lists the directories again.
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.consumequeue.files import LAYOUTS, QueueBounds, QueueKind, place_in_files
+from store_format.consumequeue.own_files import OwnFiles, joined_entries
 from store_format.consumequeue.units import RULES, SHORT_QUEUE, FiledQueue, short_bounds
 from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
@@ -50,6 +51,9 @@ class QueueRange(NamedTuple):
     `bounds` describes the queue's files; None without files. After a crash `extra` holds the units (as
     stored) that a broker's recovery would add behind the files, all at or behind offset `extra_start`;
     `extra_offsets` are their queue offsets (int64).
+
+    A queue whose messages are not only in the commitlog has `parts`, one behind the other, which are read in
+    its place; `bounds` are those of its consume queue. A part with `own` files is read from these.
     """
 
     topic: str
@@ -61,6 +65,8 @@ class QueueRange(NamedTuple):
     extra: bytes = b""
     extra_offsets: bytes = b""
     kind: QueueKind = "simple"
+    parts: tuple[QueueRange, ...] = ()
+    own: OwnFiles | None = None
 
     def grown(self, newest: Newest) -> QueueRange:
         """Returns the queue, which has files and no `extra`, up to its newest message. `_replace` would take
@@ -89,11 +95,44 @@ class QueueRange(NamedTuple):
 
     @property
     def gaps(self) -> int:
-        """How many queue offsets behind the files have no unit: their messages are damaged or given up."""
+        """How many queue offsets behind the files have no unit: their messages are damaged or given up. In a
+        part with files of its own, how many queue offsets have no entry.
+        """
+        if self.parts:
+            return self.max_offset - self.min_offset - sum(part.entries for part in self.parts)
+        if self.own is not None:
+            return self.max_offset - self.min_offset - self.entries
         if self.is_batch or not self.extra:
             return 0
         behind = self.min_offset if self.bounds is None else min(self.extra_start, self.bounds.max_offset)
         return self.max_offset - max(self.min_offset, behind) - len(self.extra) // CQ_UNIT.itemsize
+
+    @property
+    def entries(self) -> int:
+        """How many entries a simple queue, or a part of one, has; pre-blank ones count."""
+        if self.own is not None:
+            return 0 if self.bounds is None else self.bounds.unit_stop - self.bounds.unit_start
+        if self.bounds is None:
+            return len(self.extra) // CQ_UNIT.itemsize
+        return self.max_offset - self.min_offset - self.gaps
+
+    @property
+    def served_from(self) -> int:
+        """The least queue offset at which a consumer can begin without a loss."""
+        first = self.parts[0].own if self.parts else None
+        return self.min_offset if first is None else first.served_from(self.min_offset)
+
+    @property
+    def in_log(self) -> QueueRange:
+        """The queue with parts as its consume queue has it."""
+        bounds = self.bounds
+        low, high = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
+        return self._replace(parts=(), min_offset=low, max_offset=high)
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether each entry follows from one message of the commitlog, so that it can be made again."""
+        return not self.is_batch and self.own is None
 
     @property
     def readable_offset(self) -> int:
@@ -128,8 +167,15 @@ class QueueSlice(NamedTuple):
         return self.queue.queue_id
 
     def read(self) -> tuple[_Ints, NDArray[np.void]]:
-        """(queue offsets, units) of the slice without pre-blank units: from files, then from `extra`."""
+        """(queue offsets, units) of the slice without pre-blank units: from files, then from `extra`.
+
+        The physical offsets of a part with files of its own are those in its own log (`by_part`).
+        """
         queue = self.queue
+        if queue.parts:
+            return joined_entries(piece.read() for piece in self.by_part())
+        if queue.own is not None:
+            return queue.own.read(self.start, self.stop)
         stop = min(self.stop, queue.extra_start)
         if queue.bounds is not None and self.start < stop:
             offsets, units = RULES[queue.kind].read(queue.bounds, self.start, stop)
@@ -146,6 +192,16 @@ class QueueSlice(NamedTuple):
             )
         return offsets, units
 
+    def by_part(self) -> list[QueueSlice]:
+        """The slice as slices of the parts of its queue, each with the messages of one log."""
+        if not self.queue.parts:
+            return [self]
+        cuts = (
+            QueueSlice(part, max(self.start, part.min_offset), min(self.stop, part.max_offset))
+            for part in self.queue.parts
+        )
+        return [piece for piece in cuts if piece.start < piece.stop]
+
     def split_at(self, edges: Sequence[int]) -> list[QueueSlice]:
         """Cuts the slice where its messages pass the ascending physical offsets `edges`.
 
@@ -159,7 +215,7 @@ class QueueSlice(NamedTuple):
         entries = self.stop - self.start
         # an entry covers several offsets, and a damaged one any number
         bounds = self.queue.bounds
-        if self.queue.is_batch and bounds is not None:
+        if not self.queue.is_derived and bounds is not None:
             entries = min(entries, bounds.unit_stop - bounds.unit_start + len(self.queue.extra_offsets))
         if entries <= _SPLIT_WHOLE_MAX * max(len(edges) // _EDGES_BISECTED, 1):
             found = _cuts_read(self, np.array(edges, np.int64))
@@ -170,16 +226,20 @@ class QueueSlice(NamedTuple):
     def parts(self, step: int | None = None) -> Iterator[QueueSlice]:
         """The slice in parts of at most `step` entries (None: CHUNK_ENTRIES).
 
-        In a batch queue the parts follow the number of entries: damaged units can cover a huge range of
-        offsets.
+        In a batch queue and in a compacted one the parts follow the number of entries: a few can cover a huge
+        range of offsets.
         """
+        if self.queue.parts:
+            for piece in self.by_part():
+                yield from piece.parts(step)
+            return
         queue, step = self.queue, CHUNK_ENTRIES if step is None else step
         if self.stop - self.start <= step and self.stop <= queue.extra_start and queue.bounds is not None:
             yield self
             return
         if queue.bounds is not None:
             stop = min(self.stop, queue.extra_start)
-            if queue.is_batch:
+            if not queue.is_derived:
                 chunks = (queue.bounds.unit_stop - queue.bounds.unit_start) // step + 1
                 step = max(step, (stop - self.start) // chunks + 1)
             for start in range(self.start, stop, step):
@@ -190,6 +250,8 @@ class QueueSlice(NamedTuple):
     def place_of(self, queue_offset: int) -> tuple[str, int]:
         """(file, byte) of an entry; (directory, 0) in a batch queue, whose units have no place by offset."""
         bounds = self.queue.bounds
+        if self.queue.own is not None:
+            return self.queue.own.place_of(queue_offset)
         if bounds is None or self.queue.is_batch or queue_offset >= self.queue.extra_start:
             return f"{self.topic}-{self.queue_id}" if bounds is None else bounds.directory, 0
         return place_in_files(bounds.directory, bounds.file_size, queue_offset * CQ_UNIT.itemsize)

@@ -189,7 +189,11 @@ def _queues_of_readers(opened: Opened, commit_log_paths: Sequence[str]) -> list[
     """The queues as a reader sees them; None if readers refuse the store."""
     with suppress(StoreError, OSError), unheard():
         store = Store.open(
-            opened.path, commit_log_paths=commit_log_paths, skip_unreadable=True, fail_on_unknown=False
+            opened.path,
+            commit_log_paths=commit_log_paths,
+            skip_unreadable=True,
+            fail_on_unknown=False,
+            compacted=False,
         )
         return store.queues()
     return None

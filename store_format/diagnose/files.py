@@ -19,7 +19,9 @@ import numpy as np
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.dledger import with_heads
 from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
+from store_format.consumequeue.compacted import has_compacted_files
 from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
+from store_format.diagnose.own_files import check_compacted
 from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, REFUSES, Findings, Severity
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
@@ -54,6 +56,8 @@ _OLD_STRAY_ADVICE = (
 )
 _IGNORED_ADVICE = "Nothing needs to be done: a broker and readers ignore it"
 _EMPTY_ADVICE = "Nothing needs to be done: a broker deletes it when it starts (MappedFileQueue.doLoad)"
+_COMPACTED = "the entries and messages in compaction/ are checked, also their order and their checksums"
+_KEPT_ADVICE = "It is not checked whether they are the newest of each key"
 _DLEDGER_ADVICE = "It is not checked; name its directory too (--commitlog DIR), or read it through a broker"
 
 
@@ -247,11 +251,14 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
 
 
 def check_elsewhere(findings: Findings, opened: Opened, directories: Sequence[str]) -> bool:
-    """Reports files that are not read, and returns whether there are any. The commitlog is in
-    `directories`.
+    """Reports files that are not read, and returns whether there are any; checks compacted topics. The
+    commitlog is in `directories`.
     """
     other = OtherFiles(opened)
     logs, tiered, compacted = opened.unread_ledgers(directories), other.tiered, other.compacted
+    read = [topic for topic in compacted if has_compacted_files(opened, topic)]
+    compacted = [topic for topic in compacted if topic not in read]
+    check_compacted(findings, opened, read)
     for path in logs:
         findings.add("info", path, 0, "a commitlog that is read", other.DLEDGER, _DLEDGER_ADVICE)
     if tiered is not None:
@@ -262,4 +269,8 @@ def check_elsewhere(findings: Findings, opened: Opened, directories: Sequence[st
         findings.add(
             "info", path, 0, "topics whose messages only retention deletes", found, "It is not checked"
         )
+    if read:
+        found = f"cleanup.policy=COMPACTION of {first_names(read)}: {_COMPACTED}"
+        path = config_path(opened, "topics.json")
+        findings.add("info", path, 0, "topics that a broker serves from compaction/", found, _KEPT_ADVICE)
     return bool(logs or tiered or compacted)

@@ -52,6 +52,7 @@ from store_format.follow.log_tail import (
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, QueueChoice, Store, find_queues
+from store_format.read.store_root import OtherFiles
 from store_format.survey.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class StoreFollower:
     def __init__(
         self, store: Store, choice: QueueChoice, *, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
-        self.store = store
+        self.store = replace(store, compacted=False)  # offsets of `compaction/` have gaps, and come late
         self.queues: dict[QueueKey, Queue] = {}
         self.changed: dict[QueueKey, Queue | None] = {}
         self.replaced: dict[QueueKey, Replaced] = {}
@@ -227,6 +228,7 @@ class StoreFollower:
                 self._log = self._log.relisted(FileCache())
                 near, end = _find_start(self.store, self._log, signs, self._end if self._follows else None)
         self.store.look_again_for(self._with_messages(signs, intact))
+        OtherFiles(self.store.opened).warn(self._log, self._choice.chooses_topic)  # of compacted topics
         # a warning at the first look only
         there = find_queues(
             self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING

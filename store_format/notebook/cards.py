@@ -135,7 +135,7 @@ def store_card(store: Store) -> Html:
         lines.append(("state", f"{store.state}{_NEXT.get(store.state, '')}"))
         if store.has_consume_queues:
             queues = store.queues()
-            messages = sum(queue.max_offset - queue.min_offset for queue in queues)
+            messages = sum(queue.messages for queue in queues)
             lines.append(("messages", f"{messages:,} in {len(queues):,} queues"))
             parts.append(_topic_table(queues))
         else:
@@ -158,7 +158,7 @@ def _topic_table(queues: list[Queue]) -> str:
     sums: dict[str, tuple[int, int]] = {}
     for queue in queues:
         count, messages = sums.get(queue.topic, (0, 0))
-        sums[queue.topic] = (count + 1, messages + queue.max_offset - queue.min_offset)
+        sums[queue.topic] = (count + 1, messages + queue.messages)
     rows = sorted(((topic, *counted) for topic, counted in sums.items()), key=lambda row: (-row[2], row[0]))
     batch = batch_of(_TOPIC_COLUMNS, rows[: _TOPICS_SHOWN + 1])
     about = {column.name: column.about for column in _TOPIC_COLUMNS}

@@ -31,9 +31,9 @@ def offsets_in_time(queue: Queue, choice: MessageChoice, *, on_damage: str = "FA
     start, stop = queue.min_offset, queue.max_offset
     if not queue.range.is_batch and queue.scanned is None:
         if choice.since_ms is not None:
-            start = queue.offset_at(choice.since_ms, on_damage=on_damage)
+            start = queue.first_since(choice.since_ms, on_damage=on_damage)
         if choice.until_ms is not None:
-            stop = queue.offset_at(choice.until_ms, on_damage=on_damage)
+            stop = queue.first_since(choice.until_ms, on_damage=on_damage)
     start = max(start, choice.offset or 0)
     return start, max(start, stop)
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.own_files import gone_since
 from store_format.consumequeue.slices import QueueSlice
 from store_format.consumequeue.units import FiledQueue, is_ext_address, resolve_tags_codes
 from store_format.display.text import shown
@@ -343,9 +344,26 @@ class QueueReader:
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Batches of about 2 MB. Rows of one queue are in queue order; queues read together may interleave.
 
-        Raises CorruptStoreError for a damaged message in mode FAILFAST, OffsetOutOfRangeError or
-        StoreNotFoundError for a deleted one.
+        Parts of queues with files of their own come first, each from its own log. Raises CorruptStoreError
+        for a damaged message in mode FAILFAST, OffsetOutOfRangeError or StoreNotFoundError for a deleted one,
+        and FileReplacedError if a broker has replaced a file of such a part since planning.
         """
+        parts = [part for piece in slices for part in piece.by_part()]
+        apart = (piece for piece in parts if piece.queue.own is not None)
+        for _, mine in groupby(apart, lambda piece: id(piece.queue)):
+            yield from self._read_own(list(mine))
+        yield from self._read_log([piece for piece in parts if piece.queue.own is None])
+
+    def _read_own(self, pieces: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        """`read` of slices of one part that has files of its own."""
+        own = pieces[0].queue.own
+        assert own is not None
+        try:
+            yield from replace(self, log=own.log(self.log.cache), _buffers=[], _damage={})._read_log(pieces)
+        except StoreNotFoundError as error:
+            raise gone_since(str(error).partition(":")[0]) from error
+
+    def _read_log(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         reader = EntryReader(
             self.log, self.tolerance, self.tags_codes, self.ext_directory, self.chunk_entries
         )
@@ -597,7 +615,7 @@ class QueueReader:
 
 def _is_plain(piece: QueueSlice) -> bool:
     """Whether the messages of the piece say its queue, and each has an entry of its own."""
-    return not piece.queue.is_batch and not is_light_queue(piece.topic)
+    return piece.queue.is_derived and not is_light_queue(piece.topic)
 
 
 def _suspects(refs: UnitRefs, bad: Sequence[BadUnit]) -> dict[int, _Suspect]:

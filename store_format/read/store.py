@@ -45,6 +45,7 @@ from store_format.names import QueueKey, did_you_mean, is_light_queue, is_system
 from store_format.opened.store import Opened
 from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
+from store_format.read.served import KEYS, CompactedTopics
 from store_format.read.static_topics import with_logical
 from store_format.read.store_root import OtherFiles, broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
@@ -78,6 +79,7 @@ class Store:
     # errors skipped so far, by their text; None: errors are raised
     unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)
     fail_on_unknown: bool | None = field(default=None, repr=False, compare=False)
+    compacted: bool = True  # whether compacted topics are read as consumers get them
 
     @classmethod
     @all_answered()
@@ -92,6 +94,7 @@ class Store:
         unfiled_queues: Unfiled | None = None,
         fail_on_unknown: bool | None = None,
         holds_last: bool = False,
+        compacted: bool = True,
     ) -> Self:
         """Opens the store at `path` for reading.
 
@@ -108,6 +111,9 @@ class Store:
         With `holds_last`, messages in the last commitlog file do not count: a program that copies the store
         of a running broker copies that file again and again. The other files are read as after a crash.
 
+        Of topics with cleanup.policy=COMPACTION, queues have the messages that consumers get; with
+        `compacted` False those of the commitlog, also older ones of a key.
+
         Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
         and CorruptStoreError if the commitlog files do not form a sequence.
         """
@@ -120,7 +126,7 @@ class Store:
         name = broker_name or broker_name_of(opened)
         unreadable: dict[str, StoreError] | None = {} if skip_unreadable else None
         unfiled = UnfiledQueues(opened, unfiled_queues)
-        return cls(root, name, log, directories, unfiled, files, unreadable, fail_on_unknown)
+        return cls(root, name, log, directories, unfiled, files, unreadable, fail_on_unknown, compacted)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.broker_name} at {self.path}>"
@@ -164,7 +170,7 @@ class Store:
 
     def _snapshot(self, select: Callable[[str], bool]) -> Snapshot:
         """`snapshot` of a store without queue files too: a commit may be creating the first ones."""
-        OtherFiles(self.opened).warn(self.log, select)
+        OtherFiles(self.opened).warn(self.log, select, replace(self, compacted=True).compacted_topics.names)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.opened)
             taken = self._taken(select)
@@ -187,10 +193,26 @@ class Store:
         if question is not None:
             self._ask(question)
         left_out = lost.keys() | self._unfiled.deleted_in(taken)
-        if not left_out:
+        if left_out:
+            queues = QueueRanges.of(taken.queues).without(left_out)
+            taken = replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
+        return self._served(taken)
+
+    @property
+    def compacted_topics(self) -> CompactedTopics:
+        """The topics that are read from `compaction/`."""
+        known = OtherFiles(self.opened).topics if self.compacted else {}
+        return CompactedTopics.of(self.opened, known)
+
+    def _served(self, taken: Snapshot) -> Snapshot:
+        """The snapshot with the queues as consumers get them, where other files than the log decide that."""
+        topics = self.compacted_topics
+        if not topics.names:
             return taken
-        queues = QueueRanges.of(taken.queues).without(left_out)
-        return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
+        tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+        reader = replace(self, log=taken.log).reader(DecodeOptions(KEYS, verify_crc=False), tolerance)
+        served = topics.queues(taken.queues, reader)
+        return replace(taken, queues=QueueRanges.of(taken.queues).changed(served))
 
     def _ask(self, question: OptionError) -> None:
         """Raises the question, or leaves the queues out with a warning."""
@@ -425,6 +447,12 @@ class Queue:
         return f"<Queue {shown(self.topic)}-{self.queue_id} of {self.store.broker_name}: {offsets}>"
 
     @property
+    def messages(self) -> int:
+        """How many messages the queue has, by its ends; those of a compacted queue without the gaps."""
+        gaps = self._known.gaps if self._known.parts else 0
+        return self.max_offset - self.min_offset - gaps
+
+    @property
     def topic(self) -> str:
         """The topic of the queue."""
         return self._known.topic
@@ -509,6 +537,22 @@ class Queue:
         rows = read_pieces([(self, self.piece())], columns, tolerance)
         return _offset_in_rows(self.range, rows, timestamp_ms, boundary)
 
+    def first_since(self, timestamp_ms: int, *, on_damage: str = "FAILFAST") -> int:
+        """Returns the queue offset from which on a read finds the messages stored at or after a time.
+
+        That is `offset_at` LOWER, but before it if other files have messages that the consume queue and the
+        commitlog no longer have: a broker does not search them.
+        """
+        found = self.offset_at(timestamp_ms, on_damage=on_damage)
+        bounds, parts = self.range.bounds, self.range.parts
+        if not parts or parts[0].own is None or (bounds is not None and bounds.min_offset < found):
+            return found
+        low, high = parts[0].min_offset, min(parts[0].max_offset, found)
+        log = parts[0].own.log(self.store.files)
+        times = QueueTimes(parts[0].piece(low, high), lambda place, _: log.store_timestamp_at(place))
+        at = bisect_left(times, timestamp_ms) if low < high else 0
+        return low + at if at < high - low else found
+
     def _repr_html_(self) -> str:
         """The queue for notebooks: its offsets and its newest messages, or why these cannot be read."""
         from store_format.display.page import PageSpace, card, fact, facts, table, text, warning
@@ -516,7 +560,7 @@ class Queue:
         lines = [
             ("broker", text(self.store.broker_name)),
             ("offsets", f"{self.min_offset} to {self.max_offset} (exclusive: the next message gets it)"),
-            ("messages", f"{self.max_offset - self.min_offset:,}"),
+            ("messages", f"{self.messages:,}"),
         ]
         parts: list[str] = []
         try:
@@ -566,8 +610,10 @@ def _offset_at_time(
     """The offset that the broker's search finds, of a queue with entries; see `Queue.offset_at`.
 
     By the broker's steps where files describe the whole queue and every message on the way can be read, else
-    by definition.
+    by definition. A queue with parts is searched as its consume queue has it, as by a broker.
     """
+    if queue.parts:
+        queue = queue.in_log
     bounds = queue.bounds
     if bounds is not None and not queue.extra and queue.max_offset == bounds.max_offset:
         unknown: list[int] = []

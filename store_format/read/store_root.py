@@ -304,17 +304,22 @@ class OtherFiles:
     @property
     def compacted(self) -> list[str]:
         """The topics with cleanup.policy=COMPACTION; none if topics.json cannot be read."""
-        return _compacted(self._topics)
+        return _compacted(self.topics)
 
     @property
-    def _topics(self) -> Mapping[str, KnownTopic]:
+    def topics(self) -> Mapping[str, KnownTopic]:
+        """The topics of the store; none if topics.json cannot be read."""
         try:
             return known_topics(self.opened) or {}
         except (StoreError, OSError):  # what needs the file raises the error
             return {}
 
-    def warn(self, log: CommitLog, select: Callable[[str], bool]) -> None:
-        """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
+    def warn(
+        self, log: CommitLog, select: Callable[[str], bool], served: Collection[str] = frozenset()
+    ) -> None:
+        """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic that
+        is not `served` as a broker does.
+        """
         said = log.cache.found.setdefault((_Said, self.opened.path), _Said())
         assert isinstance(said, _Said)
         if not said.has_looked:
@@ -323,10 +328,11 @@ class OtherFiles:
                 _log.warning("%s: %s", path, self.TIERED)
             for path in self.opened.unread_ledgers(log.directories):
                 _log.warning("%s is %s", shown(path), self.DLEDGER)
-        topics = self._topics
+        topics = self.topics
         if topics is not said.topics:
             said.topics, said.compacted = topics, _compacted(topics)
-        new = [topic for topic in said.compacted if topic not in said.named and select(topic)]
+        unnamed = (topic for topic in said.compacted if topic not in said.named and topic not in served)
+        new = list(filter(select, unnamed))
         if new:
             said.named.update(new)
             text = "%s: compacted topics (cleanup.policy=COMPACTION): %s: %s"

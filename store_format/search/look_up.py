@@ -166,6 +166,8 @@ def look_up(store: Store, choice: MessageChoice, how: How) -> Found:
     """
     store = replace(store, log=store.log.relisted())  # with the commitlog files that exist now
     found = _found(store, choice, how)
+    if (choice.key, choice.message_id) != (None, None):
+        found = _with_own(store, found, choice, how)
     gone = QueueProofs(store.opened, store.log).warn_of_gone(store.state)
     lost = sum(each.count for each in gone)
     return replace(found, searched=replace(found.searched, lost=lost)) if lost else found
@@ -180,7 +182,10 @@ def _found(store: Store, choice: MessageChoice, how: How) -> Found:
     elif choice.key is None:
         return _by_queues(store, choice, how)
     found = _by_key(store, choice, replace(how, columns=_names(how, choice)))
-    table = _with_queue_times(store, _rows_wanted(found.table, choice))
+    table = found.table
+    if compacted := store.compacted_topics.names:  # `_with_own`
+        table = table.filter(pc.invert(pc.is_in(table["topic"], value_set=pa.array(sorted(compacted)))))
+    table = _with_queue_times(store, _rows_wanted(table, choice))
     return replace(found, table=table.select(_shown(how)))
 
 
@@ -225,6 +230,28 @@ def _rows_wanted(table: pa.Table, choice: MessageChoice) -> pa.Table:
         keep = pc.and_(keep, mask)
     table = table.filter(keep)
     return table if choice.body is None else with_body(table, choice.body)
+
+
+# ---- in the files of queues --------------------------------------------------------------------------------
+
+
+def _with_own(store: Store, found: Found, choice: MessageChoice, how: How) -> Found:
+    """What was found by key or id in the commitlog, with the messages of compacted topics, which their own
+    files have.
+    """
+    compacted = store.compacted_topics.names
+    if not compacted:
+        return found
+    is_topic = choice.chooses_topic if choice.has_topics else lambda topic: True
+    ranges = [
+        (queue, queue.min_offset, queue.max_offset)
+        for queue in store.queues(lambda topic: topic in compacted and is_topic(topic))
+        if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
+    ]
+    names = _names(how, choice)
+    rows = list(read_chosen(ranges, names, how.tolerance, choice, verify_crc=how.verify_crc))
+    own = _in_order(pa.Table.from_batches(rows, arrow_schema(names))).select(_shown(how))
+    return replace(found, table=pa.concat_tables([found.table, own]))
 
 
 # ---- by place ----------------------------------------------------------------------------------------------
@@ -314,7 +341,7 @@ def _by_queues(store: Store, choice: MessageChoice, how: How) -> Found:
         sum(stop - start for start, stop in scanned),
         0,
     )
-    table = _ordered(batches, names).select(_shown(how))
+    table = _in_order(pa.Table.from_batches(batches, arrow_schema(names))).select(_shown(how))
     return Found(table, "scan" if scanned and not read else "consume queue", searched)
 
 
@@ -451,6 +478,11 @@ def _topics_to_look_up(opened: Opened, wanted: str | None) -> tuple[tuple[str, .
     if topics is not None and topics.is_backup:
         return (), "topics.json cannot be read, and its .bak may lack topics; give the topic"
     return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """The rows in commitlog order. Two queues with logs of their own may have the same places."""
+    return table.sort_by([(name, "ascending") for name in _ORDER_COLUMNS])
 
 
 def _ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:

@@ -276,7 +276,7 @@ class LogEntries:
         Zeros whose message the log does not have lead NOWHERE.
         """
         offsets, units = piece.read()
-        if piece.queue.is_batch or not len(units) or not self.log.files or is_light_queue(piece.topic):
+        if not piece.queue.is_derived or not len(units) or not self.log.files or is_light_queue(piece.topic):
             return offsets, units
         physical = units["physical_offset"].astype(np.int64)
         if physical[0] >= max(self.log.min_offset, 1) and not (physical[1:] < physical[:-1]).any():

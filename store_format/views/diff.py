@@ -267,7 +267,7 @@ def diff_stores(
             [queue for queue in store.queues(choice.chooses_topic) if not is_light_queue(queue.topic)]
             for store in (*a, *b)
         ]
-    count = sum(queue.max_offset - queue.min_offset for each in queues for queue in each)
+    count = sum(queue.messages for each in queues for queue in each)
     digests, parts = MessageDigests(count), RecordParts(count, len(a))
     sides = _Side(a), _Side(b)
     try:

@@ -82,7 +82,7 @@ def _of_topic(
     queues: Sequence[Queue], *, slots_max: int = _SLOTS_MAX, texts_max: int = _TEXTS_MAX
 ) -> Iterator[pa.Table]:
     """Tables with the columns of `_TABLE`, `copies`, and those of the first message as `first_…`."""
-    messages = sum(queue.max_offset - queue.min_offset for queue in queues)
+    messages = sum(queue.messages for queue in queues)
     slots = np.zeros(min(max(1 << (messages * 16).bit_length(), _SLOTS_MIN), slots_max), np.uint8)
     texts = 0
     for batch in read_queues(queues, _READ):

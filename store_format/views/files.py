@@ -6,7 +6,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -121,7 +121,8 @@ def _file_row(store: Store, kind: str, path: str, size: int, fill: FileFill) -> 
 
 
 def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
-    ranges = {(queue.topic, queue.queue_id): queue.range for queue in store.queues()}
+    found = replace(store, compacted=False).queues()  # what the files of the consume queues have
+    ranges = {(queue.topic, queue.queue_id): queue.range for queue in found}
     end = log_end(store, ranges)
     for file in store.log.files:
         yield "commitlog", file.path, file.size, _log_fill(store, file, end)
@@ -263,7 +264,7 @@ def usage(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     The rows add up to the written part of the commitlog. Light queues (`%LMQ%`) are left out, since their
     messages are stored and counted under another topic.
     """
-    queues = store.queues()
+    queues = replace(store, compacted=False).queues()  # bytes of the commitlog
     found: _Days = defaultdict(lambda: [0, 0])
     own = [queue for queue in queues if not is_light_queue(queue.topic)]
     for queue in own:

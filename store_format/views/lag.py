@@ -41,6 +41,7 @@ from store_format.metadata.group_offsets import Committed, RetryOwners, read_com
 from store_format.metadata.read import BrokerConf, Groups, TopicConfigs, read_subscription_groups, read_topics
 from store_format.names import DLQ_PREFIX, QueueKey, is_retry_topic, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
+from store_format.read.served import CompactedTopics
 from store_format.read.static_topics import logical_ranges
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import OtherFiles
@@ -128,6 +129,7 @@ class GroupQueue:
     pulled: int | None
     popped: Popped | None = None
     is_tiered: bool = False  # whether tiered storage may have what retention has deleted
+    is_compacted: bool = False  # a broker serves the topic from files that retention does not delete
 
     @property
     def next_offset(self) -> int | None:
@@ -170,6 +172,8 @@ class GroupQueue:
         following, in_flight = self.next_offset, self.in_flight
         if following is None or self.limits is None or in_flight is None:
             return None
+        if self.is_compacted:
+            return 0
         low = min(self.limits)
         deleted = max(low - following, 0) + (bisect_left(in_flight, low) if in_flight else 0)
         return None if deleted and self.is_tiered else deleted
@@ -194,7 +198,8 @@ def group_queues(
     committed, topics = committed or read_committed(store.opened), read_topics(store.opened)
     progress = progress or PopProgress()
     pairs = group_pairs(store, committed, topics, progress, group) if pairs is None else pairs
-    wanted, is_tiered = {topic for _, topic in pairs}, OtherFiles(store.opened).tiered is not None
+    wanted, other = {topic for _, topic in pairs}, OtherFiles(store.opened)
+    is_tiered, compacted = other.tiered is not None, CompactedTopics.of(store.opened, other.topics).names
     by_topic: dict[str, dict[int, Queue]] = {}
     if queues_on_disk is None:
         queues_on_disk = store.queues(wanted.__contains__) if wanted else ()
@@ -217,7 +222,7 @@ def group_queues(
             found.append(
                 GroupQueue(
                     name, topic, queue_id, on_disk, limits, offsets.get(queue_id), pulled.get(queue_id),
-                    _popped(progress, name, topic, queue_id), is_tiered,
+                    _popped(progress, name, topic, queue_id), is_tiered, topic in compacted,
                 )
             )  # fmt: skip
     return found

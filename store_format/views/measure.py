@@ -123,12 +123,18 @@ def look(queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
     """
     if offset >= queue.max_offset:
         return None, None, 0
+    piece = next(iter(queue.piece(offset, offset + 1).by_part()), None)
+    if piece is None:
+        return None, None, 0
     try:
-        _, units = queue.piece(offset, offset + 1).read()
+        _, units = piece.read()
     except (OffsetOutOfRangeError, StoreNotFoundError):
         return None, None, 0
     if not len(units):
         return None, None, 0
+    if (own := piece.queue.own) is not None:  # not in the commitlog
+        time = own.log(queue.store.files).store_timestamp_at(int(units[0]["physical_offset"]))
+        return (time if time >= 0 else None), None, 0
     unit, cut = units[0], 0
     place = int(unit["physical_offset"])
     if units.dtype == BATCH_CQ_UNIT:

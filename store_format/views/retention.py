@@ -101,6 +101,8 @@ def count_before(place: GroupQueue, physical_stop: int) -> int | None:
     queue, first, start = place.queue, place.first_unconsumed, place.next_readable
     if queue is None or queue.scanned is not None or first is None or start is None:
         return None
+    if place.is_compacted:
+        return 0
     before, *_ = queue.piece(first, queue.max_offset).split_at([physical_stop])
     in_flight = place.in_flight or ()
     held = bisect_left(in_flight, before.stop) - bisect_left(in_flight, first)

@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1] / "golden"
 
-_KINDS = ("rocksdbcq",)  # how their names begin
+_KINDS = ("compaction", "rocksdbcq")  # how their names begin
 _ALL = sorted(path.parent.name for path in ROOT.glob("*/store.tar.gz"))
 NAMES = tuple(name for name in _ALL if not name.startswith(_KINDS))
 # Stores whose queues are not plain files: tests/test_conformance.py reads all of their rows, and the tests of

@@ -20,6 +20,7 @@ from rmq_spark.cli.options import (
     now_option,
     refuse_unknown_topic,
     refuse_what_no_store_has,
+    say_compacted,
     say_what_an_old_bak_lacks,
     store_argument,
 )
@@ -129,6 +130,7 @@ def info_(
             write_verdict(output, _verdict(store, messages, is_one_of_several=output.several_stores))
     else:
         show_batches(output, [batch], schema_of(columns).names)
+    say_compacted(stores)
     return OK
 
 
@@ -221,6 +223,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output
     if not rows:
         return nothing(f"no {'queue' if queues else 'topic'} matches; --all includes system topics")
     say_what_an_old_bak_lacks(stores)
+    say_compacted(stores)
     if output.form == "table":
         remark(f"messages: offsets, not checked; to check them: rmqlog verify {given_store()}")
     return OK

@@ -121,6 +121,7 @@ def test_resolved_values_are_said_once_with_defaults_and_moments() -> None:
         ("maxBytesPerPartition", "1048576"),
         ("splitBy", "queue"),
         ("failOnDataLoss", "true"),
+        ("compacted", "true"),
         ("mode", "FAILFAST"),
         ("verifyCrc", "false"),
         ("maxMessageSize", "67108864"),

@@ -63,7 +63,7 @@ def _log_file(server: ObjectServer, data: bytes) -> str:
 # ---- the same answers --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", goldens.NAMES)
+@pytest.mark.parametrize("name", [*goldens.NAMES, *goldens.KINDS])
 def test_a_store_of_a_broker_reads_the_same(server: ObjectServer, name: str) -> None:
     root = server.bucket / name
     root.mkdir()

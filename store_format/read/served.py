@@ -1,0 +1,72 @@
+"""Queues as a consumer gets them, where a broker serves messages from other files than the commitlog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+
+from store_format.consumequeue.compacted import compacted_part, has_compacted_files
+from store_format.consumequeue.slices import QueueRange, QueueSlice
+from store_format.metadata.read import KnownTopic
+from store_format.names import QueueKey
+from store_format.opened.store import Opened
+from store_format.read.queue_reader import QueueReader
+
+KEYS = ("queueOffset", "keys")  # columns that tell which messages a broker copies
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedTopics:
+    """The topics of a store that brokers serve from `compaction/` (DefaultMessageStore.getMessage): those
+    with cleanup.policy=COMPACTION and files there.
+    """
+
+    opened: Opened
+    names: frozenset[str]
+
+    @staticmethod
+    def of(opened: Opened, topics: Mapping[str, KnownTopic]) -> CompactedTopics:
+        """Those of the topics. Costs a look at the disk for each that has the policy."""
+        compacted = (name for name, topic in topics.items() if topic.is_compacted)
+        return CompactedTopics(
+            opened, frozenset(name for name in compacted if has_compacted_files(opened, name))
+        )
+
+    def queues(self, taken: Mapping[QueueKey, QueueRange], reader: QueueReader) -> dict[QueueKey, QueueRange]:
+        """Those of the queues that belong to these topics, as consumers get them. `reader` reads `KEYS`."""
+        return {
+            key: self._served(taken[key], reader)
+            for key in taken
+            if key[0] in self.names and not taken[key].is_batch
+        }
+
+    def _served(self, queue: QueueRange, reader: QueueReader) -> QueueRange:
+        """The queue with what a consumer gets: the messages in `compaction/`, and those behind them in the
+        log, which a broker has not copied yet. It copies no message without keys (CompactionLog.putMessage).
+        """
+        part = compacted_part(self.opened, (queue.topic, queue.queue_id))
+        start = max(part.max_offset, queue.min_offset)
+        parts = [part]
+        if start < queue.max_offset:
+            rest = _with_keys(queue.piece(start, queue.max_offset), reader)
+            parts += [rest] if rest.entries else []
+        filled = [each for each in parts if each.min_offset < each.max_offset]
+        stop = max(queue.max_offset, part.max_offset)
+        first = filled[0].min_offset if filled else stop
+        return queue._replace(min_offset=first, max_offset=stop, parts=tuple(parts))
+
+
+def _with_keys(piece: QueueSlice, reader: QueueReader) -> QueueRange:
+    """The entries of a slice whose messages have keys, or are damaged: a read of them is an error."""
+    offsets, units = piece.read()
+    for batch in reader.read([piece]):
+        without = pc.fill_null(pc.equal(pc.list_value_length(batch["keys"]), 0), True)
+        gone = batch["queueOffset"].filter(without).to_numpy()
+        kept = ~np.isin(offsets, gone)
+        offsets, units = offsets[kept], units[kept]
+    first = int(offsets[0]) if len(offsets) else piece.stop
+    bytes_of = units.tobytes(), offsets.tobytes()
+    return QueueRange(piece.topic, piece.queue_id, first, piece.stop, None, first, *bytes_of)
