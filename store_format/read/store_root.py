@@ -175,32 +175,32 @@ def store_roots(path: str, refused: Refused = refuse, *, missing_ok: bool = Fals
     members = cluster_members(path, names, errors.append)
     for error in errors:
         (refused if members else refuse)(error)
-    refuse_repeated((path, member, own_directories(Opened(member))) for member in members)
-    return members or [path]
+    refuse_repeated((path, member, directories) for member, directories in members.items())
+    return [*members] or [path]
 
 
-def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) -> list[str]:
-    """The store roots among the `names` in a directory, sorted by name.
+def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) -> dict[str, tuple[str, ...]]:
+    """The store roots among the `names` in a directory, sorted by name, with directories of their commitlogs.
 
-    Returns [] if the names are those of a store itself. What looks like a store without a commitlog, or has a
+    Returns {} if the names are those of a store itself. What looks like a store without a commitlog, or has a
     lost one, or must not be listed, is `refused`, and left out if that does not raise.
     """
     names = frozenset(names)
     if looks_like_store(names):
-        return []
-    members = []
+        return {}
+    members: dict[str, tuple[str, ...]] = {}
     for name in sorted(names - {LOST_AND_FOUND}):
         member = f"{path}/{name}"
         try:
             log, opened = f"{member}/commitlog", Opened(member)
             has_log = files_at(log).is_directory(log)
             if has_log and files_at(log).names(log):
-                members.append(member)
+                members[member] = (log,)
             elif has_log or (files_at(member).is_directory(member) and opened.dledger_logs):
                 directories = own_directories(opened)
                 if not any(files_at(each).names(each) for each in directories):
                     LostLog.refuse(opened, CommitLog.open(directories, FileCache()))
-                members.append(member)
+                members[member] = directories
             elif files_at(member).is_directory(member):
                 _refuse_without_log(path, member)
         except StoreError as error:

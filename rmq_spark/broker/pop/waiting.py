@@ -455,7 +455,7 @@ class _WatchedPath:
         if "commitlog" in names:
             self.coming = ()
             return [path]
-        roots = cluster_members(path, names, self._note)
+        roots = [*cluster_members(path, names, self._note)]
         others = sorted(names - {paths.base_name(root) for root in roots} - {".rmqlog"})[:_COMING_MAX]
         self.coming = (path, f"{path}/commitlog", *(f"{path}/{name}/commitlog" for name in others))
         return roots
