@@ -330,12 +330,14 @@ class LogStore(_WithMessages, MessageStore):
             )
         from rmq_spark.write.append_table import append_table
         from store_format.bookkeeping.ledger import ServiceTurn
+        from store_format.commit.unsupported import StoreRefusals
 
         if store_timestamps is not None or not (options is None or isinstance(options, Mapping)):
             raise OptionError(
                 "append: expected neither store_timestamps nor CommitOptions for a table: its options are "
                 "those of the Spark writer, such as options={'topic': 'Orders'}"
             )
+        StoreRefusals(self.opened).refuse_store()
         if self.commit_log_paths != (f"{self.path}/commitlog",):
             raise OptionError(
                 f"append: expected the commitlog in {self.path}, found {', '.join(self.commit_log_paths)}; a "

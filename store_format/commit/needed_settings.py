@@ -16,6 +16,7 @@ from store_format.files.read import FileCache, files_at
 from store_format.files.write import FileWrites
 from store_format.metadata.read import BrokerConf
 from store_format.opened.store import OWN_DIRECTORY, Opened
+from store_format.read.store_root import log_directories
 
 
 def contradictions(opened: Opened, log: CommitLog, conf: BrokerConf) -> dict[str, tuple[int, int]]:
@@ -38,7 +39,7 @@ def needed_text(root: str, commit_log_paths: Sequence[str] = ()) -> str:
     files cannot be read.
     """
     with suppress(StoreError, OSError):  # a problem names the files
-        log = CommitLog.open(tuple(commit_log_paths) or (f"{root}/commitlog",), FileCache())
+        log = CommitLog.open(log_directories(Opened(root), commit_log_paths), FileCache())
         return settings_text(RecoverOptions().needed_settings(Opened(root), log))
     return ""
 

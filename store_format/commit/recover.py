@@ -307,6 +307,7 @@ def recover(
     if "commitlog" not in names and not commit_log_paths and not looks_like_store(names):
         refuse_root(root, names)
     StoreRefusals(opened).refuse_rocksdb_queues()
+    StoreRefusals(opened).refuse_ledger_recovery()
     StoreRefusals(opened).refuse_store()
     conf = broker_conf_of(opened, broker_conf)
     name = broker_name_of(opened)

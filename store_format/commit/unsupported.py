@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, StoreWriteError, UnsupportedFormatError
+from store_format.files.paths import base_name
 from store_format.files.read import files_at
 from store_format.metadata.read import BrokerConf, read_queue_mappings
 from store_format.metadata.values import TopicConfig
@@ -34,6 +35,7 @@ _BY_FILE = (  # directory, file in it, what the store has then
 _TIMELINE_KEYS = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
 _TIMELINE_TABLES = (b"nametimer",)  # rocksdb.column.family.name, its beginning shared with the key before
 _TABLE_END = 1 << 16
+_LEDGER = "a DLedger store (enableDLegerCommitLog=true)"
 _BY_NAME = {
     "epochFileCheckpoint": "a store under a controller (enableControllerMode=true)",
     "brokerIdentity": "a store under a controller (enableControllerMode=true)",
@@ -56,14 +58,29 @@ class StoreRefusals:
                     "can be read; send messages through its broker, or write to another store"
                 )
         for name in sorted(names):
-            meaning = _BY_NAME.get(name) or (
-                "a DLedger store (enableDLegerCommitLog=true)" if name.startswith("dledger-") else ""
+            if name in _BY_NAME:
+                self._refuse(_BY_NAME[name], name)
+        self.refuse_ledger()
+
+    def refuse_ledger(self) -> None:
+        """Raises UnsupportedFormatError for a DLedger store: its files are those of a Raft group."""
+        for path in self.opened.dledger_logs:
+            self._refuse(_LEDGER, base_name(path))
+
+    def _refuse(self, meaning: str, name: str) -> None:
+        raise UnsupportedFormatError(
+            f"{self.opened}: cannot write to {meaning}, found {name}. Send messages through its broker, or "
+            "write to another store"
+        )
+
+    def refuse_ledger_recovery(self) -> None:
+        """Raises UnsupportedFormatError for a DLedger store: its group decides which entries count."""
+        for path in self.opened.dledger_logs:
+            raise UnsupportedFormatError(
+                f"{self.opened}: cannot recover {_LEDGER}, found {base_name(path)}. Its recovery belongs to "
+                "its group: start the broker, which recovers the log by the heads of the entries, and gets "
+                "entries that it lacks from the other nodes"
             )
-            if meaning:
-                raise UnsupportedFormatError(
-                    f"{self.opened}: cannot write to {meaning}, found {name}. Send messages through its "
-                    "broker, or write to another store"
-                )
 
     def refuse_rocksdb_queues(self) -> None:
         """Raises UnsupportedFormatError for a store whose consume queues its broker completes itself."""

@@ -7,6 +7,7 @@ with a BLANK that has its magic code before its size (DLedgerMmapFileStore, Mmap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from store_format.arrays.ranges import gather_units
 from store_format.commitlog.frame import UnitFrame, message_places
 from store_format.files import paths
 from store_format.files.paths import StoreFile
-from store_format.files.read import FileCache
+from store_format.files.read import FileCache, files_at
 from store_format.layouts import (
     BLANK_HEAD,
     DLEDGER_BLANK,
@@ -35,6 +36,7 @@ from store_format.message.single import Sliceable, UnitCheck, UnitKind, check_un
 _Bytes = NDArray[np.uint8]
 _Ints = NDArray[np.int64]
 
+RESERVED_HOURS_MORE = 1  # a file is kept so much longer than fileReservedTime (DLedgerCommitLog)
 DIRECTORY = "data"  # of the files, in `dledger-<dLegerSelfId>` (DLedgerConfig.getDataStorePath)
 _SIZE = DLEDGER_HEAD.itemsize
 _HEAD = as_struct(DLEDGER_HEAD)
@@ -205,6 +207,27 @@ UNITS, ENTRIES = UnitFrame(), EntryFrame()
 def frame_of(file: StoreFile) -> UnitFrame:
     """How messages lie in the file."""
     return ENTRIES if file.head_size else UNITS
+
+
+def entry_index(log_file: StoreFile, cache: FileCache, message_offset: int) -> int | None:
+    """The index of the entry in front of the message at a physical offset; None without a head."""
+    at = message_offset - log_file.start - _SIZE
+    if not log_file.head_size or at < 0:
+        return None
+    head = cache.view(log_file).read(at, _SIZE)
+    right = (
+        len(head) == _SIZE and _wrong_head(head, log_file.size - at, at + log_file.start, _UNKNOWN) is None
+    )
+    return int(_HEAD.unpack(head)[2]) if right else None
+
+
+def committed_index(ledger: str) -> int | None:
+    """The committedIndex of a ledger's checkpoint (DLedgerMmapFileStore.persistCheckPoint); None without
+    one. `ledger` is the directory `dledger-<id>`. A running broker writes it every few seconds.
+    """
+    data = files_at(ledger).read(f"{ledger}/checkpoint") or b""
+    found = re.search(rb"^committedIndex=(-?\d{1,18})\s*$", data, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 # ---- which files have heads --------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from store_format.diagnose.queues import QueueCheck
 from store_format.diagnose.state_files import (
     check_checkpoint,
     check_commits,
+    check_committed,
     check_config,
     check_formats,
     check_lost_log,
@@ -114,8 +115,12 @@ def diagnose(
     index = open_index_check(opened, log, log.stop if log_end is None else log_end, states[1])
     tag_keys = index is not None and indexes_tags(opened, log, index)
 
+    last_offset = -1
+
     def visit(run: UnitRun) -> None:
+        nonlocal last_offset
         queues.add(run)
+        last_offset = int(run.physical_offsets[-1])
         if index is not None:
             add_messages(index, log.refs_of(run), tag_keys=tag_keys)
         if on_offset is not None:
@@ -156,6 +161,8 @@ def diagnose(
     if index is not None:
         report_missing_entries(findings, index)
     check_checkpoint(findings, opened, summary, max(summary.log_end, lost.stop))
+    if state is not StoreState.LIVE:
+        check_committed(findings, log, last_offset)
     sized = index  # shows the sizes of index files, also after a crash, when it is not compared
     if state is StoreState.CRASHED:
         sized = open_index_check(opened, log, log.stop, StoreState.CLEAN)

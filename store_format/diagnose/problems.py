@@ -361,7 +361,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     count = sum(not has_crashed or each.advice.startswith(_BY_HAND) for each in warnings)
     more = f", with {counted(count, 'warning')}" if count else ""
     if has_crashed:
-        start = _start(diagnosis) or "; a broker start will cut nothing"
+        start = _start(diagnosis) or ("" if diagnosis.is_dledger else "; a broker start will cut nothing")
         return f"sound after a crash{more}: {whole}{start}", NextStep.RECOVER
     if warnings:
         return f"sound{more}: {whole}{_start(diagnosis)}", _recovery(diagnosis)

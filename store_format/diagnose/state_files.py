@@ -12,11 +12,13 @@ from contextlib import suppress
 from store_format.bookkeeping.journal import Abort, Journal, StoreState
 from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commit.journal_place import is_lost_with_power, will_complete
+from store_format.commitlog.dledger import committed_index, entry_index
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
 from store_format.diagnose.problems import NO_OFFSETS_ADVICE, REFUSES, Findings, LogSummary
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
+from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.read import files_at
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
@@ -114,6 +116,10 @@ _FILE_ADVICE = (
     "readers may show a part of a commit that was broken off; without the ledger, a job that runs again "
     "writes its messages again"
 )
+_COMMITTED_ADVICE = (
+    "Nothing needs to be done: readers show all whole entries. A group of one node keeps them; a larger "
+    "group may replace those that are not committed. A broker that was killed had not noted its last ones"
+)
 _PHYSICAL_LONGS = ("confirm_phy_offset", "logics_physical_offset")
 
 
@@ -195,6 +201,28 @@ def check_formats(findings: Findings, opened: Opened) -> None:
             findings.add(
                 "info", f"{opened.path}/{place}", 0, "consume queue files and JSON", what, advice, kind=place
             )
+
+
+def check_committed(findings: Findings, log: CommitLog, last_offset: int) -> None:
+    """Reports entries of a ledger behind the one that its checkpoint calls committed. `last_offset` is the
+    physical offset of the last message.
+    """
+    file = log.file_at(last_offset)
+    index = None if file is None else entry_index(file, log.cache, last_offset)
+    if file is None or index is None:
+        return
+    ledger = paths.parent(paths.parent(file.path))
+    path = f"{ledger}/checkpoint"
+    try:
+        committed = committed_index(ledger)
+    except CorruptStoreError as error:
+        findings.add_error("warning", error, _COMMITTED_ADVICE)
+        return
+    if committed is None:
+        findings.add("info", path, 0, "a line committedIndex=NUMBER", "none", _COMMITTED_ADVICE)
+    elif committed < index:
+        expected = f"committedIndex {index}, of the last entry"
+        findings.add("info", path, 0, expected, str(committed), _COMMITTED_ADVICE)
 
 
 def check_checkpoint(findings: Findings, opened: Opened, summary: LogSummary, log_stop: int) -> None:

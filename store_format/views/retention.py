@@ -17,6 +17,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from store_format.commitlog.dledger import RESERVED_HOURS_MORE
 from store_format.display.columns import (
     BROKER,
     INT,
@@ -182,11 +183,12 @@ def retention_rows(
 
 def expiry_ms(store: Store, hours: float) -> list[int]:
     """When each commitlog file expires, in ms. A young file also protects all files after it."""
-    modified = [
-        status[1] if (status := files_at(file.path).status(file.path)) is not None else 0
-        for file in store.log.files
-    ]
-    return [time + int(hours * _HOUR_MS) for time in accumulate(modified, max)]
+    expiry = []
+    for file in store.log.files:
+        status = files_at(file.path).status(file.path)
+        kept = hours + RESERVED_HOURS_MORE * bool(file.head_size)
+        expiry.append((0 if status is None else status[1]) + int(kept * _HOUR_MS))
+    return list(accumulate(expiry, max))
 
 
 def _retention_row(

@@ -16,7 +16,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.expiry import ExpiredFile
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
+from store_format.commit.unsupported import StoreRefusals
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.paths import DiskSpace
@@ -36,7 +36,7 @@ from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
 from store_format.read.store_root import OtherFiles
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS, rows_with_losses
-from store_format.views.retention import UNREAD_COLUMNS, deletion_ms, local_hour, unread_before
+from store_format.views.retention import UNREAD_COLUMNS, deletion_ms, expiry_ms, local_hour, unread_before
 
 _HOUR_MS = 3_600_000
 _MANUAL_ROUNDS = 20  # CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES
@@ -298,6 +298,7 @@ def _clean_plan(
     """`followed` is a start of the commitlog that queues and index are known to have followed."""
     conf = now.conf
     kept_ms = reserved_ms(conf)
+    StoreRefusals(store.opened).refuse_ledger()  # DLedger deletes its files itself
     ExpiredFile.refuse_links(store.opened)
     for error in store.log.unusable:  # a broker does not start on such a store
         raise error
@@ -466,7 +467,7 @@ def forecast(
     decision = gate(conf, local_hour(now_ms, zone), log_disk.used_percent, queue_disk.used_percent)
     level = _level(conf, fuller.used_percent)
     files = ExpiredFile.before_last(store.log)
-    expiry = _expiry(files, conf)
+    expiry = expiry_ms(store, conf.file_reserved_hours)[: len(files)]
     deletion, count = None, 0
     if files:
         deletion = deletion_ms(expiry[0], now_ms, conf, zone, is_any_hour=level != "normal")
@@ -487,12 +488,6 @@ def forecast(
         files=tuple(files[:count]),
         zone=zone,
     )
-
-
-def _expiry(files: Sequence[ExpiredFile], conf: BrokerConf) -> list[int]:
-    """When each file expires, in ms. A young file also protects all files after it."""
-    kept = conf.file_reserved_hours * _HOUR_MS
-    return [modified + kept for modified in accumulate((file.modified_ms for file in files), max)]
 
 
 def _level(conf: BrokerConf, percent: int) -> str:

@@ -106,6 +106,7 @@ def _records(stores: list[MessageStore], place: str) -> list[_Record]:
 def _at(store: MessageStore, offset: int) -> _Record:
     from store_format.message.single import check_unit
 
+    offset = store.log.message_offset(offset)
     file = store.log.file_at(offset)
     if file is None:
         stop = store.log.stop
