@@ -23,7 +23,10 @@ BODY = 88  # of a unit with IPv4 hosts: its body begins there
 
 
 # tests/test_conformance.py reads every store without Spark, and tests/sparks with each Spark.
-@pytest.mark.parametrize(("store", "split_by"), [("edge-5.5.0", "queue"), ("batchcq-5.5.0", "commitlog")])
+@pytest.mark.parametrize(
+    ("store", "split_by"),
+    [("edge-5.5.0", "queue"), ("batchcq-5.5.0", "commitlog"), ("dledger-upgraded-5.5.0", "queue")],
+)
 def test_every_row_and_column(spark: SparkSession, golden: Golden, store: str, split_by: str) -> None:
     options = {"columns": ",".join(NAMES), "splitBy": split_by}
     frame = read(spark, golden(store), includeSystemTopics=True, minPartitions=3, **options)
