@@ -46,8 +46,8 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
 
     Checks every record of the commitlog with its CRC, every consume queue entry, every index entry, the
     checkpoint and the configuration. The last lines are a verdict in one sentence, and the next command to
-    type. The exit code is 3 if messages are damaged or no broker may start, and 4 for a DLedger store, which
-    is not checked. Works on stores that other commands refuse, too.
+    type. The exit code is 3 if messages are damaged or no broker may start, and 4 for a DLedger store whose
+    commitlog was not found. Works on stores that other commands refuse, too.
 
     \b
     rmqlog verify /data/store
