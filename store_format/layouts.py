@@ -26,6 +26,7 @@ __all__ = [
     "CRC_PROPERTY_SIZE",
     "DLEDGER_BLANK",
     "DLEDGER_HEAD",
+    "DLEDGER_INDEX_UNIT",
     "DLEDGER_MAGIC",
     "DLEDGER_MAGIC_BLANK",
     "INDEX_HEADER",
@@ -192,6 +193,15 @@ DLEDGER_HEAD = unit(  # DLedgerEntryCoder: precedes each message unit of a DLedg
     ("body_size", ">i4", 44, "of the message unit that follows"),
 )
 
+DLEDGER_INDEX_UNIT = unit(  # DLedgerIndexEntry: entry i is at byte 32 i of dledger-<id>/index
+    32,
+    ("magic", ">i4", 0, "DLEDGER_MAGIC"),
+    ("pos", ">i8", 4, "offset of the entry's head"),
+    ("size", ">i4", 12, "entry with its head"),
+    ("index", ">i8", 16, "of the Raft entry"),
+    ("term", ">i8", 24, "of the Raft leader"),
+)
+
 DLEDGER_BLANK = unit(  # MmapFileList.preAppend: the size behind the magic code, unlike in BLANK_HEAD
     8,
     ("magic", ">i4", 0, "DLEDGER_MAGIC_BLANK"),
@@ -315,6 +325,7 @@ LAYOUTS: dict[str, np.dtype[np.void]] = {
     "WIRE_MESSAGE_HEAD": WIRE_MESSAGE_HEAD,
     "DLEDGER_HEAD": DLEDGER_HEAD,
     "DLEDGER_BLANK": DLEDGER_BLANK,
+    "DLEDGER_INDEX_UNIT": DLEDGER_INDEX_UNIT,
     "CQ_UNIT": CQ_UNIT,
     "CQ_EXT_HEAD": CQ_EXT_HEAD,
     "BATCH_CQ_UNIT": BATCH_CQ_UNIT,

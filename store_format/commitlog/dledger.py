@@ -23,6 +23,7 @@ from store_format.layouts import (
     BLANK_HEAD,
     DLEDGER_BLANK,
     DLEDGER_HEAD,
+    DLEDGER_INDEX_UNIT,
     DLEDGER_MAGIC,
     DLEDGER_MAGIC_BLANK,
     MAGIC_BLANK,
@@ -40,6 +41,7 @@ RESERVED_HOURS_MORE = 1  # a file is kept so much longer than fileReservedTime (
 DIRECTORY = "data"  # of the files, in `dledger-<dLegerSelfId>` (DLedgerConfig.getDataStorePath)
 _SIZE = DLEDGER_HEAD.itemsize
 _HEAD = as_struct(DLEDGER_HEAD)
+_INDEX_UNIT = as_struct(DLEDGER_INDEX_UNIT)
 _START = as_struct(DLEDGER_BLANK)  # magic code and size, of an entry, too
 _MESSAGE_START = as_struct(BLANK_HEAD)  # size and magic code, of a message, too
 _UNKNOWN = np.full(2, -1, np.int64)  # no entry before
@@ -228,6 +230,22 @@ def committed_index(ledger: str) -> int | None:
     data = files_at(ledger).read(f"{ledger}/checkpoint") or b""
     found = re.search(rb"^committedIndex=(-?\d{1,18})\s*$", data, re.MULTILINE)
     return None if found is None else int(found[1])
+
+
+def committed_stop(ledger: str, log_files: Iterable[StoreFile], cache: FileCache) -> int | None:
+    """The physical offset behind the last committed entry of a ledger whose broker was stopped in order; None
+    if all entries are committed, or the ledger's own index does not show where the next one is.
+    """
+    committed = committed_index(ledger)
+    at = -1 if committed is None else (committed + 1) * DLEDGER_INDEX_UNIT.itemsize
+    for file in files_at(ledger).store_files(f"{ledger}/index"):
+        if file.start <= at < file.stop:
+            unit = cache.view(file).read(at - file.start, DLEDGER_INDEX_UNIT.itemsize)
+            pos = _INDEX_UNIT.unpack(unit)[1] if len(unit) == DLEDGER_INDEX_UNIT.itemsize else -1
+            log_file = next((each for each in log_files if each.start <= pos < each.stop), None)
+            if log_file is not None and entry_index(log_file, cache, pos + _SIZE) == (committed or 0) + 1:
+                return int(pos)
+    return None
 
 
 # ---- which files have heads --------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import numpy as np
 
 from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
+from store_format.commitlog.dledger import committed_stop
 from store_format.commitlog.log import CommitLog, expect_end
 from store_format.consumequeue.files import (
     FOLDERS,
@@ -131,6 +132,9 @@ class Snapshot:
                 continue
             last = _last_queued([queue])
             log = _listed_for(log, last) if state is StoreState.LIVE else log
+            committed = None if log_end is not None else _committed_end(opened, log, state)
+            if committed is not None and last < committed:
+                log_end = committed
             end = None if log_end is not None else WrittenEnd.find_certain(opened, log, state, last)
             astray = _astray(log, [queue], last, end)
             if end is not None and last >= end.offset:
@@ -219,6 +223,9 @@ def _taken(
     last = int(before.columns["last_physical_offset"].max(initial=-1))
     _refuse_lost_log(opened, log, last)
     log = _listed_for(log, last)
+    committed = None if log_end is not None else _committed_end(opened, log, state)
+    if committed is not None and last < committed:
+        return _taken(opened, log, state, select, refused, committed)
     end = None if log_end is not None else WrittenEnd.find_probable(opened, log, state, last)
     found = before
     if end is not None and (end.remains or last >= end.offset) and not end.is_certain:
@@ -473,7 +480,29 @@ def _listed_for(log: CommitLog, last: int) -> CommitLog:
 # ---- the end of the log alone ------------------------------------------------------------------------------
 
 
+def _committed_end(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
+    """Where the entries of a ledger begin that its group has not committed; None without any.
+
+    Another leader may replace them, and a broker puts them into no queue. Only a stop in order leaves a
+    checkpoint that shows it; after a kill, all whole entries count.
+    """
+    if not log.has_heads or state is not StoreState.CLEAN:
+        return None
+    for ledger in opened.dledger_logs:
+        stop = committed_stop(ledger, log.files, log.cache)
+        if stop is not None:
+            if (key := (_committed_end, ledger, stop)) not in log.cache.said:
+                log.cache.said.add(key)
+                text = "%s: the entries from physical offset %d on are not committed: they are not read"
+                _log.warning(text, ledger, stop)
+            return stop
+    return None
+
+
 def _end_before_remains(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
+    committed = _committed_end(opened, log, state)
+    if committed is not None:
+        return committed
     end = WrittenEnd.find_certain(opened, log, state)
     if end is None or not end.remains:
         is_whole = end is not None and log.is_unwritten(end.offset)

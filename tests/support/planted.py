@@ -42,6 +42,13 @@ PLANTED = (
         ("tests/store_format/commitlog/test_log.py",),
     ),
     Planted(
+        "An entry of a DLedger commitlog has no earlier term than the entry before.",
+        "store_format/commitlog/dledger.py",
+        "term >= max(least, 0)",
+        "term >= 0",
+        ("tests/store_format/commitlog/test_dledger.py",),
+    ),
+    Planted(
         "A pre-blank unit takes a place in its queue, and is no message.",
         "store_format/consumequeue/units.py",
         "return valid_units(units) & ~pre_blank_mask(units)",

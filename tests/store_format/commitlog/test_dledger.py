@@ -134,6 +134,40 @@ def test_the_blank_of_a_full_file_and_a_head_without_its_message(copy_of: Golden
     assert [row["physicalOffset"] for batch in scanned for row in batch.to_pylist()] == whole
 
 
+def _committed(root: Path, index: int) -> int:
+    """Makes the entries behind the index uncommitted, and without entries in queues; returns their start."""
+    whole = _walked(root)[1]
+    (root / "dledger-n0/checkpoint").write_text(f"committedIndex={index}\nendIndex={len(whole) - 1}\n")
+    for path in (path for path in (root / "consumequeue").rglob("*") if path.is_file()):
+        units = path.read_bytes()
+        kept = [units[at : at + 20] for at in range(0, len(units), 20)]
+        kept = [unit if int.from_bytes(unit[:8], "big") <= whole[index] else bytes(20) for unit in kept]
+        path.write_bytes(b"".join(kept))
+    return whole[index + 1] - HEAD
+
+
+def test_entries_that_the_group_has_not_committed_are_not_read(
+    copy_of: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copy_of(STORE)
+    stop = _committed(root, 500)
+    store = MessageStore.open(str(root))
+    assert sum(queue.max_offset - queue.min_offset for queue in store.queues()) == 501
+    assert caplog.text.count(f"from physical offset {stop} on are not committed: they are not read") == 1
+    assert store.queue("Orders", 0).max_offset == len(store.queue("Orders", 0).to_table())
+    assert store.find(since=0).table.num_rows == 501
+    (root / "abort").touch()  # a broker that was killed has not noted what it has committed since
+    assert sum(queue.max_offset - queue.min_offset for queue in MessageStore.open(str(root)).queues()) == 512
+
+
+def test_a_checkpoint_before_what_the_broker_has_dispatched_hides_nothing(copy_of: Golden) -> None:
+    root = copy_of(STORE)
+    for text in ("committedIndex=100\nendIndex=511\n", "committedIndex=-5", "committedIndex=x", ""):
+        (root / "dledger-n0/checkpoint").write_text(text)
+        queues = MessageStore.open(str(root)).queues()
+        assert sum(queue.max_offset - queue.min_offset for queue in queues) == 512
+
+
 def test_changed_bytes_are_an_error_or_right_rows(golden: Golden, tmp_path: Path) -> None:
     """Flipped, overwritten and cut bytes in the files of a ledger; the bodies are those that were written."""
     root = tmp_path / "store"
