@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -36,7 +37,7 @@ from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import INDEX_UNIT
 from store_format.names import QueueKey, is_light_queue
 from store_format.read.store import Queue, Store
-from store_format.views.measure import look, measure, walk_queues
+from store_format.views.measure import QueueEntries, walk_queues
 from store_format.views.view import View
 
 # ---- the view files ----------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ def usage(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     own = [queue for queue in queues if not is_light_queue(queue.topic)]
     for queue in own:
         if queue.scanned is None:
-            _add_queue(store, queue, found)
+            _add_queue(queue, found)
     _add_scanned(store, [queue for queue in own if queue.scanned is not None], found)
     end = log_end(store, {(queue.topic, queue.queue_id): queue.range for queue in queues})
     rest = max(end - store.log.min_offset - sum(size for _, size in found.values()), 0)
@@ -289,19 +290,18 @@ def _day(time_ms: int | None) -> int | None:
     return day if day is not None and _DAYS[0] <= day <= _DAYS[1] else None
 
 
-def _add_queue(store: Store, queue: Queue, found: _Days) -> None:
+def _add_queue(queue: Queue, found: _Days) -> None:
     """Adds one queue, cut where the day changes.
 
     Store times rise along a queue, so a range that begins and ends on the same day lies within that day.
     """
     if queue.min_offset >= queue.max_offset:
         return
-    days: dict[int, int | None] = {}
+    entries = QueueEntries.of(queue, (queue.min_offset, queue.max_offset))
+    looks = cache(entries.look)
 
     def day_at(offset: int) -> int | None:
-        if offset not in days:
-            days[offset] = _day(look(queue, offset)[0])
-        return days[offset]
+        return _day(looks(offset)[0])
 
     edges: list[tuple[int, int | None]] = []
     open_ranges = [(queue.min_offset, queue.max_offset - 1)]
@@ -314,11 +314,10 @@ def _add_queue(store: Store, queue: Queue, found: _Days) -> None:
             middle = (low + high) // 2
             open_ranges += [(middle + 1, high), (low, middle)]
     offsets = [offset for offset, _ in edges] + [queue.max_offset]
-    stretches = measure(store, [queue], {(queue.topic, queue.queue_id): offsets})[queue.topic, queue.queue_id]
-    for i, (offset, day) in enumerate(edges):
+    for (offset, day), stop in zip(edges, offsets[1:], strict=True):
         sums = found[queue.topic, day]
-        sums[0] += offsets[i + 1] - offset
-        sums[1] += stretches.bytes[i] + (stretches.cut[i] if i == 0 else 0)
+        sums[0] += stop - offset
+        sums[1] += entries.bytes_between(offset, stop) + (looks(offset)[2] if offset == offsets[0] else 0)
 
 
 def _add_scanned(store: Store, queues: list[Queue], found: _Days) -> None:

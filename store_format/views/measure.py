@@ -7,12 +7,16 @@ measured in one walk over the commitlog.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from store_format.consumequeue.own_files import OwnFiles
+from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.message.columns import DecodeOptions
@@ -21,6 +25,7 @@ from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
 
 _COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")
+_KNOWN_MAX = 1 << 12  # entries of a queue that are read at once: 80 kB
 
 
 @dataclass(slots=True)
@@ -69,29 +74,16 @@ def measure(
         if queue.scanned is not None:
             scanned.append(queue)
             continue
+        entries = QueueEntries.of(queue, stretches.edges)
         for edge in stretches.edges:
-            time, place, cut = look(queue, edge)
+            time, place, cut = entries.look(edge)
             stretches.times.append(time)
             stretches.places.append(place)
             stretches.cut.append(cut)
-        stretches.bytes = [_bytes_of(queue, i, stretches.edges) for i in range(len(stretches.edges) - 1)]
+        stretches.bytes = [entries.bytes_between(*edges) for edges in pairwise(stretches.edges)]
     if scanned:
         _measure_scanned(store, scanned, found)
     return found
-
-
-def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
-    total = 0
-    for piece in queue.piece(edges[i], edges[i + 1]).parts():
-        try:
-            offsets, units = piece.read()
-        except (OffsetOutOfRangeError, StoreNotFoundError):
-            continue
-        sizes = units["size"].astype(np.int64)
-        if piece.queue.is_batch:  # a batch that begins earlier counts for the previous edge
-            sizes = sizes[offsets >= piece.start]
-        total += int(sizes[sizes > 0].sum())
-    return total
 
 
 def bytes_at(queue: Queue, offsets: Sequence[int]) -> int:
@@ -116,33 +108,82 @@ def bytes_at(queue: Queue, offsets: Sequence[int]) -> int:
     return total
 
 
-def look(queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
-    """Store time in ms, physical offset, and cut bytes of the message at an offset.
-
-    The cut bytes are the size of the batch if the message is not the first of a batch, else 0.
+@dataclass(frozen=True, slots=True)
+class QueueEntries:
+    """The entries of one queue, for several looks at them. Those of a short queue are `known`: read at once,
+    as (queue offsets, units).
     """
-    if offset >= queue.max_offset:
-        return None, None, 0
-    piece = next(iter(queue.piece(offset, offset + 1).by_part()), None)
-    if piece is None:
-        return None, None, 0
-    try:
+
+    queue: Queue
+    known: tuple[NDArray[np.int64], NDArray[np.void]] | None = None
+
+    @staticmethod
+    def of(queue: Queue, edges: Sequence[int]) -> QueueEntries:
+        """For looks between the ascending queue offsets `edges`, and at each of them."""
+        if queue.range.is_batch or queue.range.parts or not edges or edges[-1] - edges[0] > _KNOWN_MAX:
+            return QueueEntries(queue)
+        with suppress(OffsetOutOfRangeError, StoreNotFoundError):  # then each look finds what is left
+            return QueueEntries(queue, queue.piece(edges[0], edges[-1] + 1).read())
+        return QueueEntries(queue)
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.void]]]:
+        """(first queue offset, queue offsets, units) of the parts of [start, stop) that can be read."""
+        if self.known is not None:
+            offsets, units = self.known
+            low, high = offsets.searchsorted((start, stop)).tolist()
+            yield start, offsets[low:high], units[low:high]
+            return
+        for piece in self.queue.piece(start, stop).parts():
+            with suppress(OffsetOutOfRangeError, StoreNotFoundError):
+                yield piece.start, *piece.read()
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """Bytes of the units with messages that begin in [start, stop)."""
+        total = 0
+        for first, offsets, units in self._parts(start, stop):
+            sizes = units["size"].astype(np.int64)
+            if self.queue.range.is_batch:  # a batch that begins earlier counts for the previous edge
+                sizes = sizes[offsets >= first]
+            total += int(sizes[sizes > 0].sum())
+        return total
+
+    def look(self, offset: int) -> tuple[int | None, int | None, int]:
+        """Store time in ms, physical offset, and cut bytes of the message at an offset.
+
+        The cut bytes are the size of the batch if the message is not the first of a batch, else 0.
+        """
+        if offset >= self.queue.max_offset:
+            return None, None, 0
+        for piece in self.queue.piece(offset, offset + 1).by_part() if self.queue.range.parts else ():
+            if piece.queue.own is not None:
+                return _time_of_own(self.queue, piece, piece.queue.own), None, 0
+        parts = self._parts(offset, offset + 1)
+        unit = next((units[0] for _, _, units in parts if len(units)), None)
+        if unit is None:
+            return None, None, 0
+        cut = 0
+        place = int(unit["physical_offset"])
+        if unit.dtype == BATCH_CQ_UNIT:
+            time = int(unit["store_timestamp"])
+            cut = int(unit["size"]) if int(unit["base_offset"]) < offset else 0
+        else:
+            time = self.queue.store.time_at(place)
+        return (time if time >= 0 else None), place, max(cut, 0)
+
+
+def _time_of_own(queue: Queue, piece: QueueSlice, own: OwnFiles) -> int | None:
+    """Store time in ms of the message of a slice of one offset, which is not in the commitlog."""
+    with suppress(OffsetOutOfRangeError, StoreNotFoundError):
         _, units = piece.read()
-    except (OffsetOutOfRangeError, StoreNotFoundError):
-        return None, None, 0
-    if not len(units):
-        return None, None, 0
-    if (own := piece.queue.own) is not None:  # not in the commitlog
-        time = own.log(queue.store.files).store_timestamp_at(int(units[0]["physical_offset"]))
-        return (time if time >= 0 else None), None, 0
-    unit, cut = units[0], 0
-    place = int(unit["physical_offset"])
-    if units.dtype == BATCH_CQ_UNIT:
-        time = int(unit["store_timestamp"])
-        cut = int(unit["size"]) if int(unit["base_offset"]) < offset else 0
-    else:
-        time = queue.store.time_at(place)
-    return (time if time >= 0 else None), place, max(cut, 0)
+        if len(units):
+            time = own.log(queue.store.files).store_timestamp_at(int(units[0]["physical_offset"]))
+            return time if time >= 0 else None
+    return None
+
+
+def look(queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
+    """`QueueEntries.look` at one offset."""
+    return QueueEntries(queue).look(offset)
 
 
 def _measure_scanned(store: Store, queues: Sequence[Queue], found: Mapping[QueueKey, Stretches]) -> None:
