@@ -27,7 +27,7 @@ from store_format.display.rows import iso_utc
 from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import StoreError
-from store_format.files.read import files_at
+from store_format.files.read import files_at, one_look
 from store_format.metadata.group_offsets import read_broker_offsets, refuse_unknown_offsets
 from store_format.metadata.read import BrokerConf, read_broker_conf
 from store_format.read.store import Store
@@ -104,9 +104,9 @@ def report(
     refuse_no_ms(now_ms)
     if isinstance(broker_conf, str):  # an error before the store is read
         broker_conf = read_broker_conf(broker_conf)
-    with unheard():  # what a read leaves out is among the problems
-        diagnosis = diagnose(path, commit_log_paths, on_offset=on_offset)
+    with one_look(), unheard():  # what a read leaves out is among the problems
         store = _opened(path, commit_log_paths)
+        diagnosis = diagnose(path, commit_log_paths, on_offset=on_offset, readers=store)
         typed = given_store or shlex.quote(shown(path))
         reader = _Sections(store, diagnosis, commit_log_paths, now_ms, broker_conf, sha256, typed)
         sections = [section for section in reader.sections() if section is not None]
@@ -128,9 +128,10 @@ def report(
 
 def _opened(path: str, commit_log_paths: Sequence[str]) -> Store | None:
     try:
-        return Store.open(
+        opened = Store.open(
             path, commit_log_paths=commit_log_paths, skip_unreadable=True, fail_on_unknown=False
         )
+        return opened.in_one_look()
     except (StoreError, OSError):
         return None
 

@@ -57,7 +57,11 @@ from store_format.survey.snapshot import Snapshot
 
 @all_answered()
 def diagnose(
-    root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None
+    root: str,
+    commit_log_paths: Sequence[str] = (),
+    *,
+    on_offset: Callable[[int], object] | None = None,
+    readers: Store | None = None,
 ) -> Diagnosis:
     """Returns every problem of the store at `root`, and the sums of its commitlog's bytes.
 
@@ -65,7 +69,8 @@ def diagnose(
     only the configuration is checked. A million messages take less than a second of one core. Memory does not
     grow with the log: it is one byte for each entry and four for each hash slot of one index file, and
     131,072 queue entries. `on_offset` is called from time to time with the physical offset that the walk has
-    reached.
+    reached. `readers` is the store as a reader has opened it, if the caller has: its queues are compared with
+    the log.
 
     Raises StoreNotFoundError when `root` cannot be listed, or has nothing of a store; no damage
     inside the store raises. In a store that is in use, retention may delete a file between listing and
@@ -111,7 +116,7 @@ def diagnose(
     filing = filing if states[0] is state else Filing(0, firsts=filing.firsts)
     has_queues = not has_rocksdb_queues(opened)
     queues = QueueCheck(findings, opened, log, states, log_end, filing, has_queues=has_queues)
-    readers = _queues_of_readers(opened, commit_log_paths)  # before the walk: a broker may add messages
+    read = _queues_of_readers(opened, commit_log_paths, readers)  # before the walk: a broker may add messages
     index = open_index_check(opened, log, log.stop if log_end is None else log_end, states[1])
     tag_keys = index is not None and indexes_tags(opened, log, index)
 
@@ -131,7 +136,7 @@ def diagnose(
         summary = _with_cut(findings, opened, log, summary, readable)
     lost_entries = queues.finish(lost, summary.log_end)
     with unheard():
-        queues.count_readable(readers, reads_all=summary.unopened > 0)
+        queues.count_readable(read, reads_all=summary.unopened > 0)
     has_crashed = state is states[1] is StoreState.CRASHED
     is_last_crash = has_crashed and readable is not None and not readable.remains_of  # else of an earlier one
     is_torn = is_last_crash and readable is not None and _is_begun(log, readable.offset)
@@ -192,17 +197,20 @@ def _is_begun(log: CommitLog, end: int) -> bool:
     return log.store_timestamp_at(log.message_offset(end)) >= 0
 
 
-def _queues_of_readers(opened: Opened, commit_log_paths: Sequence[str]) -> list[Queue] | None:
-    """The queues as a reader sees them; None if readers refuse the store."""
+def _queues_of_readers(
+    opened: Opened, commit_log_paths: Sequence[str], store: Store | None
+) -> list[Queue] | None:
+    """The queues as a reader sees them in the commitlog; None if readers refuse the store."""
     with suppress(StoreError, OSError), unheard():
-        store = Store.open(
+        store = store or Store.open(
             opened.path,
             commit_log_paths=commit_log_paths,
             skip_unreadable=True,
             fail_on_unknown=False,
             compacted=False,
         )
-        return store.queues()
+        queues = store.queues()
+        return [Queue(each.store, each.range.in_log, None) if each.range.parts else each for each in queues]
     return None
 
 

@@ -66,6 +66,17 @@ _KEY = attrgetter("key")  # topic and id of a queue
 _LOOKS_MAX = 100  # while a writer replaces rebuilt queues, microseconds each
 
 
+@dataclass(slots=True)
+class OneLook:
+    """What one answer of several parts has seen of a store: all its queues, after a part asked for them."""
+
+    queues: list[Queue] | None = None
+
+
+def _every_topic(topic: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Store:
     """One broker's store directory, opened for reading. Methods look at the files as they are when called."""
@@ -80,6 +91,7 @@ class Store:
     unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)
     fail_on_unknown: bool | None = field(default=None, repr=False, compare=False)
     compacted: bool = True  # whether compacted topics are read as consumers get them
+    _look: OneLook | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     @all_answered()
@@ -230,6 +242,10 @@ class Store:
         """
         self._unfiled.look_again_for(keys)
 
+    def in_one_look(self) -> Self:
+        """The store for one answer of several parts, for which `queues` looks at all queues only once."""
+        return replace(self, _look=OneLook())
+
     def without_memory(self) -> Self:
         """The store without what earlier looks have found out about queues without files."""
         return replace(self, _unfiled=UnfiledQueues(self.opened, self._unfiled.answer))
@@ -317,9 +333,17 @@ class Store:
         """Returns the names of the topics that have queues, sorted; system topics included."""
         return sorted({queue.topic for queue in self.queues()})
 
-    @all_answered()
-    def queues(self, select: Callable[[str], bool] = lambda topic: True) -> list[Queue]:
+    def queues(self, select: Callable[[str], bool] = _every_topic) -> list[Queue]:
         """Returns every queue of the selected topics, sorted by topic and queue id."""
+        look = self._look
+        if look is None or (look.queues is None and select is not _every_topic):
+            return self._queues_now(select)
+        if look.queues is None:
+            look.queues = self._queues_now(select)
+        return [queue for queue in look.queues if select(queue.topic)]
+
+    @all_answered()
+    def _queues_now(self, select: Callable[[str], bool]) -> list[Queue]:
         if not self.has_consume_queues:
             self._unfiled.warn_of_none()
             return self._scanned(self._surveyed(select))

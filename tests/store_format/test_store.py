@@ -27,6 +27,7 @@ from tests.support import oracle
 from tests.support.fixtures import Unchanged
 from tests.support.rows import ALL, BROKER, table_rows
 from tests.support.small_store import SmallStore, write_small_store
+from tests.support.staged import append, make_store, numbered
 
 
 @pytest.fixture
@@ -208,6 +209,20 @@ def test_offsets_by_time_by_definition(small: SmallStore, how: str) -> None:
                 time,
                 times,
             )
+
+
+def test_a_store_in_one_look_stays_at_its_first_look_at_all_queues(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("Orders", 0, 8))
+    store = MessageStore.open(str(root))
+    looked = store.in_one_look()
+    first = looked.queues()
+    append(root, [*numbered("Orders", 8, 8), *numbered("Later", 0, 8)])
+    assert looked.queues() == first == looked.queues("Orders".__eq__)
+    assert looked.queues("Later".__eq__) == []
+    assert [(queue.topic, queue.max_offset) for queue in store.queues()] == (
+        [("Later", 2)] * 4 + [("Orders", 4)] * 4
+    )
 
 
 def test_no_consume_queues_at_all(small: SmallStore) -> None:
