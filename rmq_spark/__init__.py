@@ -26,6 +26,7 @@ def open(
     commit_log_paths: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
     compacted: bool = True,
+    tiered_path: str | None = None,
 ) -> LogStore | LogCluster:
     """Opens a store, or a directory that contains the stores of several brokers (a cluster). Needs no Spark.
 
@@ -36,6 +37,8 @@ def open(
     `options` are the `fs.…` options of Spark for a path on object storage, such as `{"fs.endpoint": …}`: all
     stores of this process that are in the same bucket use them. Of topics with cleanup.policy=COMPACTION you
     get the messages that consumers get; with `compacted=False` those of the commitlog.
+    With `tiered_path`, the broker's `tieredStoreFilePath`, queues begin with the messages that are only in
+    tiered storage.
 
     Raises StoreNotFoundError for a directory without a store, and OptionError if the directory contains two
     stores of one broker, or for a wrong option.
@@ -54,7 +57,9 @@ def open(
 
     from rmq_spark.store import open_path
 
-    return open_path(expanduser(fspath(path)), commit_log_paths, options, compacted=compacted)
+    return open_path(
+        expanduser(fspath(path)), commit_log_paths, options, compacted=compacted, tiered_path=tiered_path
+    )
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:

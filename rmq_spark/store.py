@@ -467,6 +467,7 @@ def open_path(
     options: Mapping[str, str] | None = None,
     *,
     compacted: bool = True,
+    tiered_path: str | None = None,
 ) -> LogStore | LogCluster:
     """See `rmq_spark.open`."""
     path = paths.given(path)
@@ -475,7 +476,7 @@ def open_path(
         for place in filter(paths.is_remote, (path, *map(paths.given, commit_log_paths))):
             places().reach(place, access)
     try:
-        return _opened(path, commit_log_paths, compacted=compacted)
+        return _opened(path, commit_log_paths, compacted=compacted, tiered_path=tiered_path)
     except StoreNotFoundError as error:
         if commit_log_paths or paths.is_remote(path) or not _may_be_new(path):
             raise
@@ -484,13 +485,13 @@ def open_path(
         raise StoreNotFoundError(f"{error}; a new store is made by {new}, then {fill}") from error
 
 
-def _opened(path: str, commit_log_paths: Sequence[str], *, compacted: bool) -> LogStore | LogCluster:
+def _opened(path: str, commit_log_paths: Sequence[str], **kinds: Any) -> LogStore | LogCluster:
     if commit_log_paths:
-        return LogStore.open(path, commit_log_paths=commit_log_paths, compacted=compacted)
+        return LogStore.open(path, commit_log_paths=commit_log_paths, **kinds)
     roots = store_roots(path)
     if roots == [path]:
-        return LogStore.open(path, compacted=compacted)
-    stores = tuple(LogStore.open(root, compacted=compacted) for root in roots)
+        return LogStore.open(path, **kinds)
+    stores = tuple(LogStore.open(root, **kinds) for root in roots)
     refuse_equal_names((store.broker_name, store.path) for store in stores)
     return LogCluster(path, stores)
 

@@ -57,8 +57,11 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
         def called(store: str, commit_log: tuple[str, ...], broker_name: str | None, **others: Any) -> Any:
             _refuse_word_for_store(store, others)
             if opened:
-                kinds = others.pop("unfiled_queues"), not others.pop("no_compacted")
-                stores = open_all(store, broker_name, commit_log, *kinds)
+                unfiled, compacted = others.pop("unfiled_queues"), not others.pop("no_compacted")
+                tiered = _tiered_path(others.pop("tiered"), others.get("broker_conf"))
+                stores = open_all(
+                    store, broker_name, commit_log, unfiled, compacted=compacted, tiered_path=tiered
+                )
                 code = command(stores=stores, **others)
                 is_whole = not any(each.unreadable for each in stores)
                 return PARTIAL if code in (None, OK, NOT_FOUND) and not is_whole else code
@@ -73,7 +76,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
         called = standing_for(command, called)
         called = click.argument("store", type=_PATH, callback=remember_store)(called)
         # click reverses this list: --help shows the rare options last
-        called.__click_params__[:0] = _rare_options()[: 4 if opened else 2]  # type: ignore[attr-defined] # click's attribute
+        called.__click_params__[:0] = _rare_options()[: 5 if opened else 2]  # type: ignore[attr-defined] # click's attribute
         return called
 
     return decorate
@@ -116,7 +119,18 @@ def _rare_options() -> list[click.Option]:
     )
     unfiled = click.Option(["--unfiled-queues"], type=click.Choice(["read", "skip"]), help=about)
     about = "Of compacted topics, show the messages of the commitlog, not those that consumers get."
-    return [name, log, unfiled, click.Option(["--no-compacted"], is_flag=True, help=about)]
+    compacted = click.Option(["--no-compacted"], is_flag=True, help=about)
+    about = "Directory of tiered storage in files (tieredStoreFilePath); else that of --broker-conf."
+    return [name, log, unfiled, compacted, click.Option(["--tiered"], type=_PATH, metavar="PATH", help=about)]
+
+
+def _tiered_path(given: str | None, broker_conf: str | None) -> str | None:
+    """The absolute path of tiered storage, from the option or the broker.conf."""
+    if given is None and broker_conf is not None:
+        from store_format.metadata.read import read_broker_conf
+
+        given = read_broker_conf(broker_conf).tiered_store_file_path or None
+    return None if given is None else paths.given(given)
 
 
 def open_roots(
@@ -139,7 +153,9 @@ def open_all(
     broker_name: str | None = None,
     commit_log: tuple[str, ...] = (),
     unfiled_queues: Unfiled | None = None,
+    *,
     compacted: bool = True,
+    tiered_path: str | None = None,
 ) -> list[MessageStore]:
     """The open stores of a path. Leaves unreadable members and files out, with a warning.
 
@@ -164,6 +180,7 @@ def open_all(
             skip_unreadable=True,
             unfiled_queues=unfiled_queues,
             compacted=compacted,
+            tiered_path=tiered_path,
         )
         for root in roots
     ]

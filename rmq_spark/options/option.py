@@ -385,6 +385,11 @@ def file_path(given: Given) -> str:
     return _local(given, given.text)
 
 
+def place(given: Given) -> str:
+    """One absolute path, local or on object storage or HDFS."""
+    return _place(given, given.text)
+
+
 def paths_json(given: Given) -> tuple[str, ...]:
     """Paths from the JSON list that Spark passes for `load([a, b])`."""
     try:

@@ -39,6 +39,7 @@ from rmq_spark.options.option import (
     parse_view,
     path_list,
     paths_json,
+    place,
     plain_fields,
     refuse_beside_view,
     single_path,
@@ -96,6 +97,15 @@ _WHERE = (
         "The broker's setting of this name: the commitlog directories outside the store root, separated by "
         "commas.",
         otherwise="`commitlog` in the store root",
+    ),
+    Option(
+        "tieredStoreFilePath",
+        "path",
+        place,
+        "The broker's setting of this name: the directory of tiered storage in files (PosixFileSegment). "
+        "Queues then begin with the messages that are only there. A stream reads the store alone.",
+        otherwise="tiered storage is not read",
+        applies=_IN_BATCH,
     ),
     Option(
         "maxHashSlotNum",
@@ -465,6 +475,7 @@ class ReadOptions:
     paths: tuple[str, ...]
     broker_name: str | None
     commit_log_paths: tuple[str, ...]  # () is `commitlog` in the store root
+    tiered_store_file_path: str | None
     access: Access  # to those of the paths that are on object storage
     max_hash_slot_num: int | None
     max_index_num: int | None
@@ -558,11 +569,12 @@ def parse_read_options(
     _refuse_shared_by_none(read["paths"] or read["path"] or (), group, pop)
     choice = _choice(read, group, pop, tags, condition)
     places = read["paths"] or read["path"]
+    tiered = [read["tieredStoreFilePath"]] if read["tieredStoreFilePath"] else []
     combined = {
         "paths": places,
         "commit_log_paths": read["storePathCommitLog"] or (),
         "access": _access(
-            read, given, (*places, *(read["storePathCommitLog"] or ()), *(read["otherPath"] or ()))
+            read, given, (*places, *(read["storePathCommitLog"] or ()), *tiered, *(read["otherPath"] or ()))
         ),
         "choice": choice,
         "property_columns": read["propertyColumns"] or (),

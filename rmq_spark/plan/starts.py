@@ -76,6 +76,7 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
             fail_on_unknown=None if skip_unreadable else options.fail_on_data_loss,
             holds_last=options.holds_last(root),
             compacted=options.compacted,
+            tiered_path=options.tiered_store_file_path,
         )
         for _, root in roots
     ]
@@ -89,7 +90,8 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
 
 def reach_stores(options: ReadOptions) -> None:
     """Reaches object storage as the options say, in this process of Spark, which has no other open store."""
-    for place in filter(paths.is_remote, (*options.paths, *options.commit_log_paths)):
+    tiered = options.tiered_store_file_path or "/"
+    for place in filter(paths.is_remote, (*options.paths, *options.commit_log_paths, tiered)):
         places().reach(place, options.access_to(place), anew=True)
 
 

@@ -89,12 +89,14 @@ class _StoreAt:
     broker_name: str
     commit_log_paths: tuple[str, ...]
     compacted: bool
+    tiered_path: str | None
 
     @classmethod
     def all_of(cls, options: ReadOptions) -> tuple[_StoreAt, ...]:
         stores = open_stores(options, skip_unreadable=True)
         return tuple(
-            cls(store.path, store.broker_name, store.commit_log_paths, store.compacted) for store in stores
+            cls(each.path, each.broker_name, each.commit_log_paths, each.compacted, each.tiered_path)
+            for each in stores
         )
 
     def open(self) -> MessageStore:
@@ -104,6 +106,7 @@ class _StoreAt:
             commit_log_paths=self.commit_log_paths,
             skip_unreadable=True,
             compacted=self.compacted,
+            tiered_path=self.tiered_path,
         )
 
 
@@ -129,7 +132,10 @@ class RmqLogViewReader(DataSourceReader):
         given = self._options.broker_conf
         conf = None if given is None else read_broker_conf(given)
         try:
-            stores = _StoreAt.all_of(self._options)
+            options = self._options
+            if options.tiered_store_file_path is None and conf is not None:
+                options = replace(options, tiered_store_file_path=conf.tiered_store_file_path or None)
+            stores = _StoreAt.all_of(options)
             if view_named(self._options.view).of_two is not None:
                 return [InputPartition(_ViewPart(stores, _StoreAt.all_of(self._other), None))]
         except UnsupportedFormatError as error:
@@ -140,7 +146,9 @@ class RmqLogViewReader(DataSourceReader):
     def _other(self) -> ReadOptions:
         """The options that lead to the store of `otherPath`."""
         other = self._options.other_path or ()
-        return replace(self._options, paths=other, broker_name=None, commit_log_paths=())
+        return replace(
+            self._options, paths=other, broker_name=None, commit_log_paths=(), tiered_store_file_path=None
+        )
 
     @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

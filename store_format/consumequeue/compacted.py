@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
 from store_format.consumequeue.own_files import (
+    Boundary,
     Span,
     as_entries,
     joined_entries,
@@ -42,6 +43,10 @@ class CompactedFiles(NamedTuple):
     log_files: tuple[StoreFile, ...] = ()
     spans: tuple[Span, ...] = ()
 
+    @property
+    def stop(self) -> int:
+        return self.spans[-1][1] + 1 if self.spans else 0
+
     def read(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         cache, parts = FileCache(len(self.queue_files) or 1), []
         for file, (first, last, count) in zip(self.queue_files, self.spans, strict=True):
@@ -64,6 +69,11 @@ class CompactedFiles(NamedTuple):
                 )
                 return file.path, int(np.searchsorted(units["base_offset"], offset)) * _UNIT
         return (self.queue_files[-1].path if self.queue_files else "", 0)
+
+    def offset_at(
+        self, timestamp: int, boundary: Boundary, oldest_in_log: int | None, cache: FileCache
+    ) -> int | None:
+        return None
 
     def served_from(self, min_offset: int) -> int:
         return 0  # CompactionLog.getMessage answers an offset before the first message with that message

@@ -9,13 +9,12 @@ time of a message that cannot be read is unknown, and then the broker's search r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from store_format.consumequeue.files import QueueBounds, UnitFiles
+from store_format.consumequeue.own_files import Boundary
 from store_format.consumequeue.slices import QueueSlice
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 
-Boundary = Literal["LOWER", "UPPER"]
 TimeOf = Callable[[int, int], int]  # of a physical offset and a queue offset
 
 _NO_TIME = -1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,17 @@ from store_format.layouts import CQ_UNIT, OFFSET_MAX
 
 _READ_SIZE = 4 << 20
 
+Boundary = Literal["LOWER", "UPPER"]
+
 Span = tuple[int, int, int]  # of a file of entries: the first and the last queue offset, how many entries
 
 
 class OwnFiles(Protocol):
     """The files of a part of a queue, in plain values that travel to a task: those that planning listed."""
+
+    @property
+    def stop(self) -> int:
+        """The queue offset behind the last message in the files."""
 
     def read(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         """(queue offsets, entries as CQ_UNIT) of the queue offsets [start, stop); there may be gaps.
@@ -41,6 +47,13 @@ class OwnFiles(Protocol):
 
     def served_from(self, min_offset: int) -> int:
         """The least queue offset at which a consumer can begin without a loss; `min_offset` is the first."""
+
+    def offset_at(
+        self, timestamp: int, boundary: Boundary, oldest_in_log: int | None, cache: FileCache
+    ) -> int | None:
+        """The queue offset for a time in ms, if a broker searches these files; None if it searches the
+        consume queue. `oldest_in_log` is the time of the commitlog's first message, if it has one.
+        """
 
 
 def own_log(files: Sequence[StoreFile], cache: FileCache) -> CommitLog:

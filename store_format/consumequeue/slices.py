@@ -123,11 +123,23 @@ class QueueRange(NamedTuple):
         return self.min_offset if first is None else first.served_from(self.min_offset)
 
     @property
+    def kept_stop(self) -> int:
+        """The queue offset before which other files than the commitlog keep the messages."""
+        own = self.parts[0].own if self.parts else None
+        return 0 if own is None else own.stop
+
+    @property
     def in_log(self) -> QueueRange:
         """The queue with parts as its consume queue has it."""
         bounds = self.bounds
         low, high = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
         return self._replace(parts=(), min_offset=low, max_offset=high)
+
+    def until(self, stop: int) -> QueueRange:
+        """A part with files of its own, of which only the queue offsets before `stop` are read."""
+        assert self.bounds is not None
+        bounds = self.bounds._replace(max_offset=stop, unit_stop=min(stop, self.bounds.unit_stop))
+        return self._replace(max_offset=stop, bounds=bounds)
 
     @property
     def is_derived(self) -> bool:

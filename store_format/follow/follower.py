@@ -89,7 +89,9 @@ class StoreFollower:
     def __init__(
         self, store: Store, choice: QueueChoice, *, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
-        self.store = replace(store, compacted=False)  # offsets of `compaction/` have gaps, and come late
+        self.store = (
+            store.in_log()
+        )  # rounds of compaction take messages away, and tiered storage has only older ones
         self.queues: dict[QueueKey, Queue] = {}
         self.changed: dict[QueueKey, Queue | None] = {}
         self.replaced: dict[QueueKey, Replaced] = {}

@@ -718,6 +718,7 @@ class BrokerConf:
     broker_name: str = _setting("brokerName", "", str.strip)  # "": that of the store
     broker_cluster_name: str = _setting("brokerClusterName", "DefaultCluster", str.strip)
     revive_queue_num: int = _setting("reviveQueueNum", 8)
+    tiered_store_file_path: str = _setting("tieredStoreFilePath", "", str.strip)
     pop_consumer_kv_service_enable: bool = _setting("popConsumerKVServiceEnable", False, _flag)
     given: frozenset[str] = frozenset()
 

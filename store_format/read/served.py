@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,15 @@ import pyarrow.compute as pc
 
 from store_format.consumequeue.compacted import compacted_part, has_compacted_files
 from store_format.consumequeue.slices import QueueRange, QueueSlice
+from store_format.consumequeue.tiered import TieredDirectory
+from store_format.display.text import shown
 from store_format.metadata.read import KnownTopic
+from store_format.metadata.tiered import TieredMetadata
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.read.queue_reader import QueueReader
+
+_log = logging.getLogger(__name__)
 
 KEYS = ("queueOffset", "keys")  # columns that tell which messages a broker copies
 
@@ -57,6 +63,40 @@ class CompactedTopics:
         stop = max(queue.max_offset, part.max_offset)
         first = filled[0].min_offset if filled else stop
         return queue._replace(min_offset=first, max_offset=stop, parts=tuple(parts))
+
+
+# ---- tiered storage ----------------------------------------------------------------------------------------
+
+
+def with_tiered(
+    directory: TieredDirectory,
+    metadata: TieredMetadata,
+    queues: Mapping[QueueKey, QueueRange],
+    select: Callable[[str], bool],
+) -> dict[QueueKey, QueueRange]:
+    """The selected queues that a broker has uploaded, with the messages before those that the store has.
+
+    A broker answers from the store what the store still has (tieredStorageLevel=NOT_IN_DISK, the default).
+    """
+    found: dict[QueueKey, QueueRange] = {}
+    for key in directory.keys(select):
+        part = directory.part(key, metadata)
+        if part is None:
+            continue
+        local = queues.get(key) or QueueRange(*key, part.max_offset, part.max_offset, None)
+        stop = min(part.max_offset, local.min_offset)
+        if local.min_offset > part.max_offset:
+            _log.warning(
+                "%s-%d: %d messages from offset %d on are neither in tiered storage nor in the store",
+                shown(key[0]), key[1], local.min_offset - part.max_offset, part.max_offset,
+            )  # fmt: skip
+        if part.min_offset < stop:
+            parts = part.until(stop), local
+            found[key] = local._replace(min_offset=part.min_offset, parts=parts)
+    return found
+
+
+# ---- compacted topics --------------------------------------------------------------------------------------
 
 
 def _with_keys(piece: QueueSlice, reader: QueueReader) -> QueueRange:

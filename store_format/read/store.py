@@ -22,8 +22,10 @@ from store_format.bookkeeping.journal import CommitState, StoreState, rebuild_st
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import has_rocksdb_queues
-from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
+from store_format.consumequeue.offset_by_time import QueueTimes, offset_at
+from store_format.consumequeue.own_files import Boundary
 from store_format.consumequeue.slices import Newest, QueueRange, QueueRanges, QueueSlice
+from store_format.consumequeue.tiered import TieredDirectory
 from store_format.consumequeue.units import FiledQueue
 from store_format.display.text import shown
 from store_format.errors import (
@@ -41,11 +43,12 @@ from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.message.single import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import known_topics
+from store_format.metadata.tiered import TieredMetadata
 from store_format.names import QueueKey, did_you_mean, is_light_queue, is_system_topic
 from store_format.opened.store import Opened
 from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
-from store_format.read.served import KEYS, CompactedTopics
+from store_format.read.served import KEYS, CompactedTopics, with_tiered
 from store_format.read.static_topics import with_logical
 from store_format.read.store_root import OtherFiles, broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
@@ -91,6 +94,7 @@ class Store:
     unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)
     fail_on_unknown: bool | None = field(default=None, repr=False, compare=False)
     compacted: bool = True  # whether compacted topics are read as consumers get them
+    tiered_path: str | None = None  # tieredStoreFilePath
     _look: OneLook | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -107,6 +111,7 @@ class Store:
         fail_on_unknown: bool | None = None,
         holds_last: bool = False,
         compacted: bool = True,
+        tiered_path: str | None = None,
     ) -> Self:
         """Opens the store at `path` for reading.
 
@@ -124,7 +129,8 @@ class Store:
         of a running broker copies that file again and again. The other files are read as after a crash.
 
         Of topics with cleanup.policy=COMPACTION, queues have the messages that consumers get; with
-        `compacted` False those of the commitlog, also older ones of a key.
+        `compacted` False those of the commitlog, also older ones of a key. `tiered_path` is the directory of
+        tiered storage (`tieredStoreFilePath`): queues begin with the messages that are only there.
 
         Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
         and CorruptStoreError if the commitlog files do not form a sequence.
@@ -138,7 +144,10 @@ class Store:
         name = broker_name or broker_name_of(opened)
         unreadable: dict[str, StoreError] | None = {} if skip_unreadable else None
         unfiled = UnfiledQueues(opened, unfiled_queues)
-        return cls(root, name, log, directories, unfiled, files, unreadable, fail_on_unknown, compacted)
+        tiered = None if tiered_path is None else paths.given(tiered_path)
+        return cls(
+            root, name, log, directories, unfiled, files, unreadable, fail_on_unknown, compacted, tiered
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.broker_name} at {self.path}>"
@@ -182,7 +191,8 @@ class Store:
 
     def _snapshot(self, select: Callable[[str], bool]) -> Snapshot:
         """`snapshot` of a store without queue files too: a commit may be creating the first ones."""
-        OtherFiles(self.opened).warn(self.log, select, replace(self, compacted=True).compacted_topics.names)
+        served = replace(self, compacted=True).compacted_topics.names
+        OtherFiles(self.opened).warn(self.log, select, served, is_tiered_read=self.tiered_path is not None)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.opened)
             taken = self._taken(select)
@@ -208,7 +218,11 @@ class Store:
         if left_out:
             queues = QueueRanges.of(taken.queues).without(left_out)
             taken = replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
-        return self._served(taken)
+        return self._served(taken, select)
+
+    def in_log(self) -> Self:
+        """The store with the messages of the commitlog alone."""
+        return replace(self, compacted=False, tiered_path=None)
 
     @property
     def compacted_topics(self) -> CompactedTopics:
@@ -216,9 +230,20 @@ class Store:
         known = OtherFiles(self.opened).topics if self.compacted else {}
         return CompactedTopics.of(self.opened, known)
 
-    def _served(self, taken: Snapshot) -> Snapshot:
+    def _served(self, taken: Snapshot, select: Callable[[str], bool]) -> Snapshot:
         """The snapshot with the queues as consumers get them, where other files than the log decide that."""
         topics = self.compacted_topics
+        if self.tiered_path is not None:
+            directory = TieredDirectory.find(self.tiered_path, self.broker_name)
+            metadata = TieredMetadata.read(self.opened)
+            found = with_tiered(
+                directory,
+                metadata,
+                taken.queues,
+                lambda topic: select(topic) and topic not in topics.names,
+            )
+            found = {key: queue for key, queue in found.items() if key not in taken.damaged}
+            taken = replace(taken, queues=QueueRanges.of({**taken.queues, **found}))
         if not topics.names:
             return taken
         tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
@@ -637,6 +662,9 @@ def _offset_at_time(
     by definition. A queue with parts is searched as its consume queue has it, as by a broker.
     """
     if queue.parts:
+        by_own = _offset_in_own(queue, log, timestamp_ms, boundary)
+        if by_own is not None:
+            return by_own
         queue = queue.in_log
     bounds = queue.bounds
     if bounds is not None and not queue.extra and queue.max_offset == bounds.max_offset:
@@ -656,6 +684,14 @@ def _offset_at_time(
     if boundary == "LOWER":
         return queue.min_offset + bisect_left(times, timestamp_ms)
     return queue.min_offset + max(bisect_right(times, timestamp_ms) - 1, 0)
+
+
+def _offset_in_own(queue: QueueRange, log: CommitLog, timestamp_ms: int, boundary: Boundary) -> int | None:
+    own = queue.parts[0].own
+    if own is None:
+        return None
+    oldest = log.store_timestamp_at(log.min_offset) if log.files and queue.bounds is not None else -1
+    return own.offset_at(timestamp_ms, boundary, oldest if oldest >= 0 else None, log.cache)
 
 
 def _offset_in_rows(

@@ -315,7 +315,12 @@ class OtherFiles:
             return {}
 
     def warn(
-        self, log: CommitLog, select: Callable[[str], bool], served: Collection[str] = frozenset()
+        self,
+        log: CommitLog,
+        select: Callable[[str], bool],
+        served: Collection[str] = frozenset(),
+        *,
+        is_tiered_read: bool = False,
     ) -> None:
         """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic that
         is not `served` as a broker does.
@@ -324,7 +329,7 @@ class OtherFiles:
         assert isinstance(said, _Said)
         if not said.has_looked:
             said.has_looked = True
-            if (path := self.tiered) is not None:
+            if not is_tiered_read and (path := self.tiered) is not None:
                 _log.warning("%s: %s", path, self.TIERED)
             for path in self.opened.unread_ledgers(log.directories):
                 _log.warning("%s is %s", shown(path), self.DLEDGER)

@@ -236,17 +236,24 @@ def _rows_wanted(table: pa.Table, choice: MessageChoice) -> pa.Table:
 
 
 def _with_own(store: Store, found: Found, choice: MessageChoice, how: How) -> Found:
-    """What was found by key or id in the commitlog, with the messages of compacted topics, which their own
-    files have.
+    """What was found by key or id in the commitlog, with the messages of queues that have files of their own:
+    of compacted topics all, of tiered storage those before the messages of the commitlog.
     """
     compacted = store.compacted_topics.names
-    if not compacted:
+    if not compacted and store.tiered_path is None:
         return found
-    is_topic = choice.chooses_topic if choice.has_topics else lambda topic: True
+
+    def may_have_own(topic: str) -> bool:
+        if choice.has_topics and not choice.chooses_topic(topic):
+            return False
+        return topic in compacted or store.tiered_path is not None
+
     ranges = [
-        (queue, queue.min_offset, queue.max_offset)
-        for queue in store.queues(lambda topic: topic in compacted and is_topic(topic))
+        (queue, part.min_offset, part.max_offset)
+        for queue in store.queues(may_have_own)
         if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
+        for part in queue.range.parts
+        if part.own is not None or queue.topic in compacted
     ]
     names = _names(how, choice)
     rows = list(read_chosen(ranges, names, how.tolerance, choice, verify_crc=how.verify_crc))

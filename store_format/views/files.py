@@ -6,7 +6,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
@@ -122,7 +122,7 @@ def _file_row(store: Store, kind: str, path: str, size: int, fill: FileFill) -> 
 
 
 def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
-    found = replace(store, compacted=False).queues()  # what the files of the consume queues have
+    found = store.in_log().queues()  # what the files of the consume queues have
     ranges = {(queue.topic, queue.queue_id): queue.range for queue in found}
     end = log_end(store, ranges)
     for file in store.log.files:
@@ -265,7 +265,7 @@ def usage(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     The rows add up to the written part of the commitlog. Light queues (`%LMQ%`) are left out, since their
     messages are stored and counted under another topic.
     """
-    queues = replace(store, compacted=False).queues()  # bytes of the commitlog
+    queues = store.in_log().queues()  # bytes of the commitlog
     found: _Days = defaultdict(lambda: [0, 0])
     own = [queue for queue in queues if not is_light_queue(queue.topic)]
     for queue in own:

@@ -104,7 +104,9 @@ def count_before(place: GroupQueue, physical_stop: int) -> int | None:
         return None
     if place.is_compacted:
         return 0
-    before, *_ = queue.piece(first, queue.max_offset).split_at([physical_stop])
+    kept, in_log = queue.range.kept_stop, queue.range.in_log if queue.range.parts else queue.range
+    first, start = max(first, kept), max(start, kept)
+    before, *_ = in_log.piece(max(first, in_log.min_offset), queue.max_offset).split_at([physical_stop])
     in_flight = place.in_flight or ()
     held = bisect_left(in_flight, before.stop) - bisect_left(in_flight, first)
     return held + max(before.stop - max(start, first), 0)

@@ -16,6 +16,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.store import MessageStore
+from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.fixtures import Golden
 
@@ -118,6 +119,17 @@ def test_verify_names_tiered_storage(tiered: Path) -> None:
     assert "none lost" not in sentence
     assert "a broker may serve others, from files that are not read" in sentence
     assert step is NextStep.NOTHING
+
+
+def test_tiered_storage_that_is_given_is_known(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    root = golden(goldens.TIERED)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"tieredStoreFilePath={root / 'tiered'}\n")
+    for options in (("--tiered", root / "tiered"), ("--broker-conf", conf)):
+        done = rmqlog("retention", root, "--now", NOW, *options)
+        assert "verdict: no group loses unread messages to the next deletion\n" in done.out
+    rows = json.loads(rmqlog("ls", root, "--tiered", root / "tiered", "-o", "json").out)
+    assert {row["topic"]: row["messages"] for row in rows}["Orders"] == 329
 
 
 # ---- compacted topics --------------------------------------------------------------------------------------

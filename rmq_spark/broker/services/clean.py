@@ -413,7 +413,7 @@ class Forecast:
     @property
     def is_tiered(self) -> bool:
         """Whether tiered storage may have what is deleted here: nobody knows what is lost then."""
-        return OtherFiles(self.store.opened).tiered is not None
+        return self.store.tiered_path is None and OtherFiles(self.store.opened).tiered is not None
 
     def deleted_at(self, number: int, expires_ms: int) -> int:
         """When the broker deletes a commitlog file, by its number and the time at which it expires."""

@@ -27,7 +27,7 @@ from tests.support.staged import append, make_store, numbered
 
 NAME = "compaction-5.5.0"
 UNIT = BATCH_CQ_UNIT.itemsize
-DAMAGES = 200  # 2,000 were tried once
+DAMAGES = 150  # 2,000 were tried once
 
 
 @pytest.fixture
