@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.arrays.ranges import gather_units
 from store_format.commitlog.frame import UnitFrame, message_places
 from store_format.files import paths
@@ -125,25 +126,9 @@ class EntryFrame(UnitFrame):
         sizes: _Ints,
     ) -> tuple[int, bool]:
         """As `UnitFrame.follow`. A message begins behind its head."""
-        data, at, count = buffer.tobytes(), 0, 0
-        while (place := self.message_at(data, at)) < min(stop, len(data) - MESSAGE_SIZE_MIN + 1):
-            size = _MESSAGE_START.unpack_from(data, place)[0] if place == at else _size_of(data, at)
-            if not MESSAGE_SIZE_MIN <= size <= len(data) - place:
-                break
-            check = self.check(
-                data,
-                at,
-                place - at + size,
-                physical_offset=physical + at,
-                verify_crc=verify_crc,
-                previous=previous,
-            )
-            if check.kind is not UnitKind.OK:
-                return count, True
-            self.note(data, at, previous)
-            positions[count], sizes[count] = position + place, size
-            count, at = count + 1, place + size
-        return count, False
+        follow = kernels.walk.follow_entries if kernels.ready() else follow_entries
+        count, wrong = follow(buffer, stop, position, physical, verify_crc, previous, positions, sizes)
+        return count, bool(wrong)
 
     def candidates(self, data: _Bytes, count: int, file: StoreFile, at: int) -> list[int]:
         """Also messages whose head may be damaged."""
@@ -204,6 +189,38 @@ def _wrong_head(head: bytes, remaining: int, place: int, previous: _Ints) -> Uni
 
 
 UNITS, ENTRIES = UnitFrame(), EntryFrame()
+
+
+def follow_entries(
+    buffer: _Bytes,
+    stop: int,
+    position: int,
+    physical: int,
+    verify_crc: bool,
+    previous: _Ints,
+    positions: _Ints,
+    sizes: _Ints,
+) -> tuple[int, bool]:
+    """The kernel of the same name for a few entries: without numba."""
+    data, at, count = buffer.tobytes(), 0, 0
+    while (place := ENTRIES.message_at(data, at)) < min(stop, len(data) - MESSAGE_SIZE_MIN + 1):
+        size = _MESSAGE_START.unpack_from(data, place)[0] if place == at else _size_of(data, at)
+        if not MESSAGE_SIZE_MIN <= size <= len(data) - place:
+            break
+        check = ENTRIES.check(
+            data,
+            at,
+            place - at + size,
+            physical_offset=physical + at,
+            verify_crc=verify_crc,
+            previous=previous,
+        )
+        if check.kind is not UnitKind.OK:
+            return count, True
+        ENTRIES.note(data, at, previous)
+        positions[count], sizes[count] = position + place, size
+        count, at = count + 1, place + size
+    return count, False
 
 
 def frame_of(file: StoreFile) -> UnitFrame:

@@ -71,21 +71,9 @@ class UnitFrame:
         Messages begin before `stop`. `positions` gets the place of each in the file, in which the buffer
         begins at `position`, and `sizes` its bytes. `physical` is the physical offset of byte 0.
         """
-        if kernels.ready():
-            follow = kernels.walk.follow
-            count, wrong = follow(buffer, stop, position, physical, verify_crc, positions, sizes)
-            return count, bool(wrong)
-        data, at, count = buffer.tobytes(), 0, 0
-        while at < min(stop, len(data) - MESSAGE_SIZE_MIN + 1):
-            (size,) = _LENGTH.unpack_from(data, at)
-            if not MESSAGE_SIZE_MIN <= size <= len(data) - at:
-                break
-            check = check_unit(data, at, size, physical_offset=physical + at, verify_crc=verify_crc)
-            if check.kind is not UnitKind.OK:
-                return count, True
-            positions[count], sizes[count] = position + at, size
-            count, at = count + 1, at + size
-        return count, False
+        follow = kernels.walk.follow if kernels.ready() else follow_units
+        count, wrong = follow(buffer, stop, position, physical, verify_crc, positions, sizes)
+        return count, bool(wrong)
 
     def candidates(self, data: _Bytes, count: int, file: StoreFile, at: int) -> list[int]:
         """Positions in the file, in ascending order, at which a record or a BLANK may begin.
@@ -94,6 +82,29 @@ class UnitFrame:
         """
         blanks = [at + place for place in _blanks(data, count, file.size - at)]
         return sorted([*message_places(data, count, file, at), *blanks])
+
+
+def follow_units(
+    buffer: _Bytes,
+    stop: int,
+    position: int,
+    physical: int,
+    verify_crc: bool,
+    positions: _Ints,
+    sizes: _Ints,
+) -> tuple[int, bool]:
+    """The kernel `follow` for a few units: without numba."""
+    data, at, count = buffer.tobytes(), 0, 0
+    while at < min(stop, len(data) - MESSAGE_SIZE_MIN + 1):
+        (size,) = _LENGTH.unpack_from(data, at)
+        if not MESSAGE_SIZE_MIN <= size <= len(data) - at:
+            break
+        check = check_unit(data, at, size, physical_offset=physical + at, verify_crc=verify_crc)
+        if check.kind is not UnitKind.OK:
+            return count, True
+        positions[count], sizes[count] = position + at, size
+        count, at = count + 1, at + size
+    return count, False
 
 
 def message_places(data: _Bytes, count: int, file: StoreFile, at: int) -> list[int]:

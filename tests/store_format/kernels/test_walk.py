@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.commitlog.walk import _follow
+from store_format.commitlog.dledger import follow_entries
+from store_format.commitlog.frame import follow_units
 from tests.support import oracle, strategies
 from tests.support.oracle import Message
 
@@ -40,11 +41,50 @@ def test_a_kernel_follows_what_the_plain_code_follows(
     data = draws.draw(st.one_of(st.just(data), strategies.torn(data).map(lambda torn: torn.data)))
     window, stop = np.frombuffer(data, np.uint8), draws.draw(st.integers(0, len(data) + 9))
     found = []
-    for follow in (kernels.walk.follow, _follow):
+    for follow in (kernels.walk.follow, follow_units):
         positions, sizes = _numbers(len(data) // 91 + 1)
         count, wrong = follow(window, stop, 77, BASE, verify_crc, positions, sizes)
         found.append((count, bool(wrong), positions.tolist(), sizes.tolist()))
     assert found[0] == found[1]
+
+
+def entries_of(messages: list[Message], first_index: int, has_head: bool) -> bytes:
+    """DLedger entries one behind the other, the first without a head if `has_head` is False."""
+    data = b""
+    for number, message in enumerate(messages):
+        size_of_head = 48 if number or has_head else 0
+        place = BASE + len(data)
+        unit = oracle.encode_message(replace(message, physical_offset=place + size_of_head))
+        head = oracle.dledger_head(48 + len(unit), first_index + number, number // 2, place, len(unit))
+        data += head * bool(size_of_head) + unit
+    return data
+
+
+@settings(max_examples=25)
+@given(st.lists(strategies.messages(), min_size=1, max_size=4), st.data(), st.booleans(), st.integers(-1, 2))
+def test_a_kernel_follows_entries_as_the_plain_code_does(
+    messages: list[Message], draws: st.DataObject, verify_crc: bool, before: int
+) -> None:
+    data = entries_of(messages, 2, draws.draw(st.booleans()))
+    data = draws.draw(st.one_of(st.just(data), strategies.torn(data).map(lambda torn: torn.data)))
+    window, stop = np.frombuffer(data, np.uint8), draws.draw(st.integers(0, len(data) + 9))
+    found = []
+    for follow in (kernels.walk.follow_entries, follow_entries):
+        positions, sizes = _numbers(len(data) // 91 + 1)
+        previous = np.array([before, -1])
+        count, wrong = follow(window, stop, 77, BASE, verify_crc, previous, positions, sizes)
+        found.append((count, bool(wrong), positions.tolist(), sizes.tolist(), previous.tolist()))
+    assert found[0] == found[1]
+
+
+def test_a_kernel_follows_each_entry_of_a_ledger() -> None:
+    data = entries_of([Message(b"T", b"body %d" % number) for number in range(5)], 7, True)
+    positions, sizes = _numbers(9)
+    previous = np.array([6, 0])
+    args = (np.frombuffer(data, np.uint8), len(data), 0, BASE, True, previous, positions, sizes)
+    assert kernels.walk.follow_entries(*args) == (5, 0)
+    assert positions[:2].tolist() == [48, 48 + sizes[0] + 48]
+    assert previous.tolist() == [11, 2]
 
 
 @settings(max_examples=25)
