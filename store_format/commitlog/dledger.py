@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.arrays.ranges import gather_units
 from store_format.commitlog.frame import UnitFrame, message_places
+from store_format.errors import StoreNotFoundError, StorePermissionError
 from store_format.files import paths
 from store_format.files.paths import StoreFile
 from store_format.files.read import FileCache, files_at
@@ -292,7 +293,10 @@ def with_heads(directory: str, files: Iterable[StoreFile], cache: FileCache) -> 
 
 
 def _shown_head_size(file: StoreFile, cache: FileCache) -> int | None:
-    head = cache.view(file).read(0, min(_SIZE, file.size))
+    try:
+        head = cache.view(file).read(0, min(_SIZE, file.size))
+    except (StorePermissionError, StoreNotFoundError):  # a reader of the file raises the error
+        return None
     if len(head) < _MESSAGE_START.size:
         return None
     if _is_message(head) or _MESSAGE_START.unpack_from(head)[1] == MAGIC_BLANK:

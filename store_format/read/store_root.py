@@ -142,8 +142,9 @@ def store_around(directory: str) -> str | None:
     """The root of the store in which a directory lies; None outside of stores."""
     while True:
         beside = (files_at(directory).exists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
-        has_log = files_at(directory).is_directory(f"{directory}/commitlog")
-        if (has_log or Opened(directory).dledger_logs) and any(beside):
+        if any(beside) and (
+            files_at(directory).is_directory(f"{directory}/commitlog") or Opened(directory).dledger_logs
+        ):
             return directory
         parent = paths.parent(directory)
         if parent == directory:

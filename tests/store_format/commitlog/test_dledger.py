@@ -16,7 +16,7 @@ from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.errors import StoreError
 from store_format.files.read import FileCache
 from store_format.store import MessageStore
-from tests.support import goldens
+from tests.support import goldens, oracle
 from tests.support.fixtures import Golden
 
 STORE = "dledger-5.5.0"
@@ -116,6 +116,25 @@ def test_a_walk_may_begin_and_stop_at_an_entry_or_at_its_message(golden: Golden)
             runs = list(log.runs(start, stop))
             assert [at for run in runs for at in run.physical_offsets.tolist()] == whole[5 : 5 + count]
     assert log.message_offset(whole[5]) == log.message_offset(whole[5] - HEAD) == whole[5]
+
+
+def test_a_message_that_is_longer_than_a_window(tmp_path: Path) -> None:
+    data, whole = b"", []
+    for number, size in enumerate((1 << 21, 10, 1 << 21, 10)):
+        place = len(data)
+        message = oracle.Message(b"T", b"b" * size, physical_offset=place + HEAD)
+        unit = oracle.encode_message(message)
+        data += oracle.dledger_head(HEAD + len(unit), number, 3, place, len(unit)) + unit
+        whole.append(place + HEAD)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"{0:020d}").write_bytes(data + bytes(1 << 16))
+    log = CommitLog.open([str(tmp_path / "data")], FileCache())
+    for resync in (False, True):
+        walk = log.walk(0, verify_crc=True, resync=resync)
+        assert [at for run in walk for at in run.physical_offsets.tolist()] == whole
+        assert walk.sums.unit_bytes == len(data)
+    refs = [log.refs_of(run) for run in log.runs(0)]
+    assert sum(len(each) for each in refs) == 4
 
 
 def test_the_blank_of_a_full_file_and_a_head_without_its_message(copy_of: Golden) -> None:
