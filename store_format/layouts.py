@@ -41,6 +41,8 @@ __all__ = [
     "NAME_VALUE_SEPARATOR",
     "OFFSET_MAX",
     "PROPERTY_SEPARATOR",
+    "TIERED_INDEX_HEADER",
+    "TIERED_INDEX_ITEM",
     "TIMER_CHECK",
     "TIMER_LOG_BLANK",
     "TIMER_LOG_UNIT",
@@ -259,6 +261,25 @@ INDEX_UNIT = unit(  # IndexFile.indexSize
     ("prev_index", ">i4", 16, "number of the next older unit of the chain, 0 = none"),
 )
 
+TIERED_INDEX_HEADER = unit(  # IndexStoreFile.INDEX_HEADER_SIZE
+    28,
+    ("magic", ">i4", 0, "0xBCC50285: sorted by slot, and uploaded"),
+    ("begin_timestamp", ">i8", 4, "ms, when the file was begun"),
+    ("end_timestamp", ">i8", 12, "store time of a message, ms"),
+    ("hash_slot_count", ">i4", 20, "slots in use"),
+    ("item_count", ">i4", 24, "number of items"),
+)
+
+TIERED_INDEX_ITEM = unit(  # IndexItem.COMPACT_INDEX_ITEM_SIZE
+    28,
+    ("key_hash", ">i4", 0, "|Java hash of topic#key|"),
+    ("topic_id", ">i4", 4, "the topic's number in tieredStoreMetadata.json"),
+    ("queue_id", ">i4", 8, "of the message"),
+    ("physical_offset", ">i8", 12, "of the message in the uploaded log of its queue"),
+    ("size", ">i4", 20, "whole message"),
+    ("time_diff", ">i4", 24, "seconds after begin_timestamp, also negative"),
+)
+
 # ---- checkpoint --------------------------------------------------------------------------------------------
 
 CHECKPOINT = unit(  # StoreCheckpoint; the rest of the 4096 bytes is zero
@@ -331,6 +352,8 @@ LAYOUTS: dict[str, np.dtype[np.void]] = {
     "BATCH_CQ_UNIT": BATCH_CQ_UNIT,
     "INDEX_HEADER": INDEX_HEADER,
     "INDEX_UNIT": INDEX_UNIT,
+    "TIERED_INDEX_HEADER": TIERED_INDEX_HEADER,
+    "TIERED_INDEX_ITEM": TIERED_INDEX_ITEM,
     "CHECKPOINT": CHECKPOINT,
     "TIMER_LOG_UNIT": TIMER_LOG_UNIT,
     "TIMER_LOG_BLANK": TIMER_LOG_BLANK,

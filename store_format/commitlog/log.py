@@ -305,6 +305,14 @@ class CommitLog:
             return physical_offset
         return file.start + frame_of(file).message_at(self.view(file), physical_offset - file.start)
 
+    def queue_offset_at(self, physical_offset: int) -> int:
+        """The queue offset of the unit at the offset, by one read of its head; -1 without a unit."""
+        file = self.file_at(physical_offset)
+        if file is None:
+            return -1
+        head = read_head(self.view(file).read(physical_offset - file.start, HEAD_SIZE_MAX))
+        return head.queue_offset if head is not None and head.physical_offset == physical_offset else -1
+
     def has_message_at(self, physical_offset: int) -> bool:
         """Whether a message begins at the physical offset; its CRC is not checked."""
         file = self.file_at(physical_offset)

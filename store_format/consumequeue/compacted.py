@@ -139,7 +139,7 @@ def _looked(
     spans: list[Span] = []
     edges: list[np.void] = []
     for file in queue_files:
-        units = _entries_of(file, cache)
+        units = _entries_of(file, cache, is_last=file is queue_files[-1])
         if not len(units):
             continue
         _check(file, units, by_start.get(file.start), spans[-1][1] if spans else -1)
@@ -152,17 +152,18 @@ def _looked(
     return found, (edges[0], edges[-1]) if edges else None
 
 
-def _entries_of(file: StoreFile, cache: FileCache) -> NDArray[np.void]:
+def _entries_of(file: StoreFile, cache: FileCache, *, is_last: bool) -> NDArray[np.void]:
     """The entries of a file, which zeros follow (SparseConsumeQueue.recover).
 
-    A crash may leave a part of one more entry.
+    In the last file, a crash may leave a part of one more entry: its message is read from the commitlog.
     """
     units = np.frombuffer(read_listed(file, 0, file.size // _UNIT * _UNIT, cache), BATCH_CQ_UNIT)
     valid = valid_batch_units(units)
     stop = len(units) if valid.all() else int(valid.argmin())
-    rest = units[stop + 1 :].tobytes()
+    stop_of_rest = stop + is_last
+    rest = units[stop_of_rest:].tobytes()
     if rest.strip(b"\0"):
-        at = (stop + 1) * _UNIT + len(rest) - len(rest.lstrip(b"\0"))
+        at = stop_of_rest * _UNIT + len(rest) - len(rest.lstrip(b"\0"))
         expected = f"zeros behind the last entry, number {stop - 1}"
         raise CorruptStoreError(file.path, at, expected, "other bytes")
     return units[:stop]

@@ -151,6 +151,11 @@ class TieredDirectory(NamedTuple):
             if can_be_queue(topic, int(name))
         ]
 
+    def index_files(self) -> list[StoreFile]:
+        """The uploaded index files; one without items may be empty."""
+        directory = f"{self.path}/{INDEX_TOPIC}/0/INDEX"
+        return [file for file in files_at(directory).store_files(directory, _SEGMENT) if file.size]
+
     def part(self, key: QueueKey, metadata: TieredMetadata) -> QueueRange | None:
         """The uploaded part of a queue; None without a message.
 

@@ -348,9 +348,12 @@ class KnownTopic(NamedTuple):
 
 
 class KnownTopics(dict[str, KnownTopic]):
-    """The topics by name, shared by all who ask; `is_backup` as in `TopicConfigs`."""
+    """The topics by name, shared by all who ask; `is_backup` as in `TopicConfigs`. `compacted` are the names
+    of those with cleanup.policy=COMPACTION.
+    """
 
     is_backup = False
+    compacted: tuple[str, ...] = ()
 
     def __setitem__(self, *_: object) -> NoReturn:
         raise TypeError("known topics do not change")
@@ -382,6 +385,7 @@ def known_topics(opened: Opened) -> KnownTopics | None:
         return None
     known = KnownTopics({name: _known(topic) for name, topic in topics.items()})
     known.is_backup = topics.is_backup
+    known.compacted = tuple(sorted(name for name, topic in known.items() if topic.is_compacted))
     if all(is_settled(each, now_ns) for each in identities):
         last.value = identities, known
     return known

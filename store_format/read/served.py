@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from store_format.consumequeue.compacted import compacted_part, has_compacted_fi
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.tiered import TieredDirectory
 from store_format.display.text import shown
-from store_format.metadata.read import KnownTopic
 from store_format.metadata.tiered import TieredMetadata
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
@@ -34,12 +33,9 @@ class CompactedTopics:
     names: frozenset[str]
 
     @staticmethod
-    def of(opened: Opened, topics: Mapping[str, KnownTopic]) -> CompactedTopics:
-        """Those of the topics. Costs a look at the disk for each that has the policy."""
-        compacted = (name for name, topic in topics.items() if topic.is_compacted)
-        return CompactedTopics(
-            opened, frozenset(name for name in compacted if has_compacted_files(opened, name))
-        )
+    def of(opened: Opened, compacted: Iterable[str]) -> CompactedTopics:
+        """Those of the topics with the policy. Costs a look at the disk for each."""
+        return CompactedTopics(opened, frozenset(n for n in compacted if has_compacted_files(opened, n)))
 
     def queues(self, taken: Mapping[QueueKey, QueueRange], reader: QueueReader) -> dict[QueueKey, QueueRange]:
         """Those of the queues that belong to these topics, as consumers get them. `reader` reads `KEYS`."""

@@ -191,7 +191,7 @@ class Store:
 
     def _snapshot(self, select: Callable[[str], bool]) -> Snapshot:
         """`snapshot` of a store without queue files too: a commit may be creating the first ones."""
-        served = replace(self, compacted=True).compacted_topics.names
+        served = CompactedTopics.of(self.opened, OtherFiles(self.opened).compacted).names
         OtherFiles(self.opened).warn(self.log, select, served, is_tiered_read=self.tiered_path is not None)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.opened)
@@ -227,8 +227,7 @@ class Store:
     @property
     def compacted_topics(self) -> CompactedTopics:
         """The topics that are read from `compaction/`."""
-        known = OtherFiles(self.opened).topics if self.compacted else {}
-        return CompactedTopics.of(self.opened, known)
+        return CompactedTopics.of(self.opened, OtherFiles(self.opened).compacted if self.compacted else ())
 
     def _served(self, taken: Snapshot, select: Callable[[str], bool]) -> Snapshot:
         """The snapshot with the queues as consumers get them, where other files than the log decide that."""

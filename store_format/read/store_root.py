@@ -10,7 +10,7 @@ where the files would decide.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -24,7 +24,7 @@ from store_format.errors import OptionError, StoreError, StoreNotFoundError, Uns
 from store_format.files import paths
 from store_format.files.paths import LOST_AND_FOUND, Refused, refuse
 from store_format.files.read import FileCache, files_at
-from store_format.metadata.read import KnownTopic, config_path, known_topics
+from store_format.metadata.read import KnownTopics, config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.opened.store import Opened
 from store_format.survey.gone import LostLog
@@ -305,15 +305,15 @@ class OtherFiles:
     @property
     def compacted(self) -> list[str]:
         """The topics with cleanup.policy=COMPACTION; none if topics.json cannot be read."""
-        return _compacted(self.topics)
+        return [*self.topics.compacted]
 
     @property
-    def topics(self) -> Mapping[str, KnownTopic]:
+    def topics(self) -> KnownTopics:
         """The topics of the store; none if topics.json cannot be read."""
         try:
-            return known_topics(self.opened) or {}
+            return known_topics(self.opened) or KnownTopics()
         except (StoreError, OSError):  # what needs the file raises the error
-            return {}
+            return KnownTopics()
 
     def warn(
         self,
@@ -334,19 +334,12 @@ class OtherFiles:
                 _log.warning("%s: %s", path, self.TIERED)
             for path in self.opened.unread_ledgers(log.directories):
                 _log.warning("%s is %s", shown(path), self.DLEDGER)
-        topics = self.topics
-        if topics is not said.topics:
-            said.topics, said.compacted = topics, _compacted(topics)
-        unnamed = (topic for topic in said.compacted if topic not in said.named and topic not in served)
+        unnamed = (topic for topic in self.compacted if topic not in said.named and topic not in served)
         new = list(filter(select, unnamed))
         if new:
             said.named.update(new)
             text = "%s: compacted topics (cleanup.policy=COMPACTION): %s: %s"
             _log.warning(text, self.opened.path, first_names(new), self.COMPACTED)
-
-
-def _compacted(topics: Mapping[str, KnownTopic]) -> list[str]:
-    return sorted(name for name, topic in topics.items() if topic.is_compacted)
 
 
 # ---- warnings ----------------------------------------------------------------------------------------------
@@ -355,6 +348,4 @@ def _compacted(topics: Mapping[str, KnownTopic]) -> list[str]:
 @dataclass(slots=True)
 class _Said:
     has_looked: bool = False
-    topics: Mapping[str, KnownTopic] | None = None
-    compacted: list[str] = field(default_factory=list)
     named: set[str] = field(default_factory=set)

@@ -10,8 +10,9 @@ to the messages with the tags.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import starmap
@@ -27,11 +28,15 @@ from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
+from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.tiered import TieredDirectory
 from store_format.consumequeue.units import list_queues
 from store_format.display.units import size_text
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.read import all_answered
+from store_format.index.file import index_key, key_hash
 from store_format.index.query import Coverage, plan_coverage
+from store_format.index.tiered import IndexedLog, indexed_logs
 from store_format.layouts import OFFSET_MAX
 from store_format.message import sysflag
 from store_format.message.columns import DecodeOptions, arrow_schema
@@ -39,8 +44,9 @@ from store_format.message.decode import decode
 from store_format.message.locate import UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
+from store_format.metadata.tiered import TieredMetadata
 from store_format.metadata.values import TopicConfig
-from store_format.names import SCHEDULE_TOPIC, is_light_queue
+from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import in_time, ranges_in_time, read_chosen, with_body
@@ -55,6 +61,7 @@ from store_format.survey.snapshot import Snapshot
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
+_log = logging.getLogger(__name__)
 _HELPERS = ("topic", "queueId", "physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
 
 _LOOK_SIZE = 8  # total size and magic code of a message, never zero
@@ -248,17 +255,65 @@ def _with_own(store: Store, found: Found, choice: MessageChoice, how: How) -> Fo
             return False
         return topic in compacted or store.tiered_path is not None
 
-    ranges = [
-        (queue, part.min_offset, part.max_offset)
+    parts = [
+        (queue, part)
         for queue in store.queues(may_have_own)
         if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
         for part in queue.range.parts
         if part.own is not None or queue.topic in compacted
     ]
+    indexed = _indexed(store, {queue.topic for queue, _ in parts} - compacted, choice, how)
+    ranges = [
+        (queue, *each)
+        for queue, part in parts
+        for each in _ranges_with_key(store, part, indexed.get(queue.key), choice.message_id)
+    ]
     names = _names(how, choice)
     rows = list(read_chosen(ranges, names, how.tolerance, choice, verify_crc=how.verify_crc))
     own = _in_order(pa.Table.from_batches(rows, arrow_schema(names))).select(_shown(how))
     return replace(found, table=pa.concat_tables([found.table, own]))
+
+
+def _indexed(
+    store: Store, topics: Collection[str], choice: MessageChoice, how: How
+) -> dict[QueueKey, IndexedLog]:
+    """What the index files of tiered storage have of the key, as far as they can be used."""
+    if store.tiered_path is None or not how.use_index:
+        return {}
+    ids, key = TieredMetadata.read(store.opened).topic_ids, _key_of(choice)
+    known = {ids[topic]: topic for topic in topics if topic in ids}
+    files = TieredDirectory.find(store.tiered_path, store.broker_name).index_files()
+    try:
+        hashes = {number: key_hash(index_key(topic, key)) for number, topic in known.items()}
+        found = indexed_logs(files, hashes)
+    except CorruptStoreError as error:
+        _log.warning("%s: the index files of tiered storage are not used", error)
+        return {}
+    return {(known[number], queue_id): each for (number, queue_id), each in found.items()}
+
+
+def _ranges_with_key(
+    store: Store, part: QueueRange, indexed: IndexedLog | None, message_id: str | None
+) -> Iterator[tuple[int, int]]:
+    """The queue offsets [start, stop) of a part that may have a key or an id: those that index files name, or
+    an offset message id, and those before and behind what the files cover.
+    """
+    low, high = part.min_offset, part.max_offset
+    if indexed is None or part.own is None:
+        yield low, high
+        return
+    log = part.own.log(store.files)
+    first, last = log.queue_offset_at(indexed.first), log.queue_offset_at(indexed.last)
+    if last < 0 or (first < 0 and indexed.first >= log.min_offset):
+        yield low, high  # they are of another log
+        return
+    placed = None if message_id is None else _OFFSET_ID.match(message_id)
+    candidates = (*indexed.candidates, *([] if placed is None else [int(placed[1], 16)]))
+    yield low, min(max(first, low), high)
+    for offset in sorted({log.queue_offset_at(place) for place in candidates}):
+        if max(low, first) <= offset < min(last, high):
+            yield offset, offset + 1
+    yield max(last, low), high
 
 
 # ---- by place ----------------------------------------------------------------------------------------------

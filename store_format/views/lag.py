@@ -200,7 +200,7 @@ def group_queues(
     pairs = group_pairs(store, committed, topics, progress, group) if pairs is None else pairs
     wanted, other = {topic for _, topic in pairs}, OtherFiles(store.opened)
     is_tiered = other.tiered is not None and store.tiered_path is None
-    compacted = CompactedTopics.of(store.opened, other.topics).names
+    compacted = CompactedTopics.of(store.opened, other.compacted).names
     by_topic: dict[str, dict[int, Queue]] = {}
     if queues_on_disk is None:
         queues_on_disk = store.queues(wanted.__contains__) if wanted else ()

@@ -222,10 +222,10 @@ def test_hostile_segments_give_an_error_or_the_right_rows(golden: Golden, tmp_pa
     root = Path(shutil.copytree(whole, tmp_path / "store", ignore=ignored))
 
     def bodies() -> dict[Place, object]:
-        table = _store(root).queue("Orders", 0).to_table(columns=["topic", "queueId", "queueOffset", "body"])
+        table = _store(root).queue("Audit", 0).to_table(columns=["topic", "queueId", "queueOffset", "body"])
         return {(row["topic"], row["queueId"], row["queueOffset"]): row["body"] for row in table.to_pylist()}
 
-    told, files = bodies(), _segments(root)
+    told, files = bodies(), _segments(root, queue="Audit/0")
     for _ in range(DAMAGES):
         path = chance.choice(files)
         size = path.stat().st_size
@@ -240,7 +240,7 @@ def test_hostile_segments_give_an_error_or_the_right_rows(golden: Golden, tmp_pa
         try:
             found = bodies()
         except StoreError as error:
-            assert str(root) in str(error) or "Orders-0" in str(error)  # noqa: PT017 # or the right rows
+            assert str(root) in str(error) or "Audit-0" in str(error)  # noqa: PT017 # or the right rows
         else:
             assert found == told
             rows += 1
