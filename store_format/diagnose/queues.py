@@ -587,7 +587,7 @@ class _EntryCheck:
         offsets, found = self._offsets(number, units), np.zeros(len(units), bool)
         physical = units["physical_offset"].astype(np.int64)
         rows = np.flatnonzero(message_mask(units))
-        behind = np.setdiff1d(rows, rows[LogEntries.longest_ascent(physical[rows])])
+        behind = np.delete(rows, LogEntries.longest_ascent(physical[rows]))
         found[behind] = physical[behind] >= self.targets.end
         for each in ComparedQueue.differences_of(self.compared, "wrong"):
             found |= (offsets >= each.first) & (offsets < each.stop)

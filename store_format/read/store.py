@@ -73,6 +73,7 @@ _LOOKS_MAX = 100  # while a writer replaces rebuilt queues, microseconds each
 class OneLook:
     """What one answer of several parts has seen of a store: all its queues, after a part asked for them."""
 
+    taken: Snapshot | None = None
     queues: list[Queue] | None = None
 
 
@@ -175,7 +176,7 @@ class Store:
         """False if RocksDB keeps the consume queues or they were deleted: the commitlog is scanned then."""
         return has_queue_files(self.opened) or not self.log.relisted().files
 
-    def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
+    def snapshot(self, select: Callable[[str], bool] = _every_topic) -> Snapshot:
         """The first and last offsets of the queues of the selected topics at this moment.
 
         A configured queue with messages in the commitlog and no consume queue files counts as `damaged`, and
@@ -191,6 +192,9 @@ class Store:
 
     def _snapshot(self, select: Callable[[str], bool]) -> Snapshot:
         """`snapshot` of a store without queue files too: a commit may be creating the first ones."""
+        of_all = self._look if select is _every_topic else None
+        if of_all is not None and of_all.taken is not None:
+            return of_all.taken
         served = CompactedTopics.of(self.opened, OtherFiles(self.opened).compacted).names
         OtherFiles(self.opened).warn(self.log, select, served, is_tiered_read=self.tiered_path is not None)
         for _ in range(_LOOKS_MAX):
@@ -198,6 +202,8 @@ class Store:
             taken = self._taken(select)
             if rebuild_state(self.opened) == before:
                 break
+        if of_all is not None:
+            of_all.taken = taken
         return taken
 
     def _taken(self, select: Callable[[str], bool]) -> Snapshot:
@@ -267,7 +273,7 @@ class Store:
         self._unfiled.look_again_for(keys)
 
     def in_one_look(self) -> Self:
-        """The store for one answer of several parts, for which `queues` looks at all queues only once."""
+        """The store for one answer of several parts, which looks at all queues only once."""
         return replace(self, _look=OneLook())
 
     def without_memory(self) -> Self:
