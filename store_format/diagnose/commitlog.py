@@ -30,6 +30,10 @@ from store_format.survey.log_end import ReadableEnd
 DAMAGE_ADVICE = (
     "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
 )
+_HEAD_ADVICE = (
+    "The message behind this head is whole, and readers show it. A broker that recovers this file ends the "
+    "log here: restore the file from a replica"
+)
 _TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.recoverAbnormally)"
 _CUT_ADVICE = (
     "A broker that starts on this store cuts these messages off (CommitLog.recoverNormally, "
@@ -144,10 +148,17 @@ def check_log(
 
 
 def _is_padding(log: CommitLog, damage: Damage) -> bool:
-    """Whether damaged bytes begin with the magic code of a BLANK: no message was there."""
+    """Whether damaged bytes begin with the magic code of a BLANK, or are the head in front of a message: no
+    message was there.
+    """
     if damage.file not in log.files:
         return False
-    return frame_of(damage.file).is_blank(log.view(damage.file), damage.start)
+    return _is_head(damage) or frame_of(damage.file).is_blank(log.view(damage.file), damage.start)
+
+
+def _is_head(damage: Damage) -> bool:
+    """Whether only the head of a DLedger entry is damaged: a whole message follows."""
+    return not damage.at_tail and damage.stop - damage.start == damage.file.head_size > 0
 
 
 def _one_ahead(walk: Walk) -> Iterator[UnitRun | Damage]:
@@ -197,7 +208,7 @@ def _report_damage(
         position,
         damage.expected,
         found,
-        DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE,
+        _HEAD_ADVICE if _is_head(damage) else DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE,
     )
 
 

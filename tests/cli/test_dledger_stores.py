@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden, Unchanged
 
 STORES = ("dledger-5.5.0", "dledger-crash-5.5.0", "dledger-upgraded-5.5.0")
@@ -35,6 +36,15 @@ def test_verify_checks_a_store_and_does_not_know_what_its_group_does(
     assert found["next"] == ""
     behind = [problem["found"] for problem in found["problems"] if "committedIndex" in problem["expected"]]
     assert behind == (["308"] if "crash" in name else [])
+
+
+def test_verify_of_a_damaged_head_loses_no_message(rmqlog: Runner, copy_of: Golden) -> None:
+    root = copy_of("dledger-5.5.0")
+    overwrite(root / f"dledger-n0/data/{0:020d}", 24, b"\xff")
+    done = rmqlog("verify", root)
+    assert done.code == 3
+    assert f"{0:020d} at byte 24: expected pos 0 in the head of a DLedger entry" in done.out
+    assert "512 messages readable, none lost" in done.out
 
 
 @pytest.mark.parametrize("verb", _READERS)

@@ -144,6 +144,10 @@ def without_blank_file(root: Path, _: Path) -> None:
     max((root / CQ_FILE).parent.iterdir()).unlink()
 
 
+def damaged_head(root: Path, _: Path) -> None:
+    overwrite(root / "dledger-n0/data" / f"{65536:020d}", 24, b"\xff")  # of the first entry, its own place
+
+
 def restored(place: str) -> Step:
     def follow(root: Path, whole: Path) -> None:
         path = root / place
@@ -486,6 +490,9 @@ CASES = {
     "a bad journal": Case(_FILE, both(ours, bad_journal), moved_out(".rmqlog/journal.json")),
     "an overwritten batch": Case(
         "Messages of this batch are lost: a broker ran", both(ours, overwritten_batch), written_to("Mine")
+    ),
+    "a damaged head of a DLedger entry": Case(
+        "The message behind this head is whole", damaged_head, restored("dledger-n0/data"), "dledger-5.5.0"
     ),
     "a broken-off commit": Case(
         "The next writer completes this commit", both(ours, killed_writer), written_to("T")
