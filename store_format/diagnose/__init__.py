@@ -98,7 +98,7 @@ def diagnose(
     if lost_log is not None:
         return unchecked(findings.problems(), lost_log=lost_log)
     given_up = check_commits(findings, opened, log)
-    base = _hidden_commit(opened) if state is not StoreState.CRASHED else None
+    base = _hidden_end(opened, log, state) if state is not StoreState.CRASHED else None
     end, readable = Snapshot.ends(opened, log, state) if base is None else (None, ReadableEnd(base, base))
     log_end = None if readable is None else readable.offset
     # Entries behind the end of an old commitlog may lead to that of DLedger, if it is not read.
@@ -295,9 +295,13 @@ def _judged_as(
     return (StoreState.CRASHED, StoreState.CRASHED) if has_cut else (state, state)
 
 
-def _hidden_commit(opened: Opened) -> int | None:
-    """The physical offset where an incomplete commit begins, which readers do not pass; None without one."""
+def _hidden_end(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
+    """The physical offset where an incomplete commit begins, or entries that a DLedger group has not
+    committed: readers do not pass it. None without any.
+    """
     try:
-        return CommitState.read(opened).base
+        base = CommitState.read(opened).base
+        with unheard():
+            return Snapshot.committed_end(opened, log, state) if base is None else base
     except CorruptStoreError:  # check_commits has reported the file
         return None

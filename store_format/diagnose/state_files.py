@@ -117,8 +117,8 @@ _FILE_ADVICE = (
     "writes its messages again"
 )
 _COMMITTED_ADVICE = (
-    "Nothing needs to be done: readers show all whole entries. A group of one node keeps them; a larger "
-    "group may replace those that are not committed. A broker that was killed had not noted its last ones"
+    "Nothing needs to be done: the group commits these entries, or replaces them. Readers show them after a "
+    "kill only, because a broker that was killed had not noted what it committed last"
 )
 _PHYSICAL_LONGS = ("confirm_phy_offset", "logics_physical_offset")
 

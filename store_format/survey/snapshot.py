@@ -132,9 +132,7 @@ class Snapshot:
                 continue
             last = _last_queued([queue])
             log = _listed_for(log, last) if state is StoreState.LIVE else log
-            committed = None if log_end is not None else _committed_end(opened, log, state)
-            if committed is not None and last < committed:
-                log_end = committed
+            log_end = Snapshot.committed_end(opened, log, state) if log_end is None else log_end
             end = None if log_end is not None else WrittenEnd.find_certain(opened, log, state, last)
             astray = _astray(log, [queue], last, end)
             if end is not None and last >= end.offset:
@@ -184,6 +182,25 @@ class Snapshot:
         return None, None if torn is None else ReadableEnd(torn, torn)
 
     @staticmethod
+    def committed_end(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
+        """Where the entries of a ledger begin that its group has not committed; None without any. Warns once.
+
+        Another leader may replace them, and a broker has put them into no queue. Only a stop in order leaves
+        a checkpoint that shows it; after a kill, all whole entries count.
+        """
+        for ledger in opened.dledger_logs if log.has_heads and state is StoreState.CLEAN else ():
+            stop = committed_stop(ledger, log.files, log.cache)
+            queues = [] if stop is None else QueueProofs(opened, log).queues(lambda _: None)
+            if stop is None or any(queue.last_physical_offset >= stop for queue in queues):
+                continue
+            if (key := (Snapshot.committed_end, ledger, stop)) not in log.cache.said:
+                log.cache.said.add(key)
+                text = "%s: the entries from physical offset %d on are not committed: they are not read"
+                _log.warning(text, ledger, stop)
+            return stop
+        return None
+
+    @staticmethod
     def judged(opened: Opened, log: CommitLog, queue: QueueRange, stop: int) -> tuple[QueueRange, bool]:
         """The queue of a log that ends at `stop` without old entries, and whether its newest entry is wrong
         and not old.
@@ -223,8 +240,8 @@ def _taken(
     last = int(before.columns["last_physical_offset"].max(initial=-1))
     _refuse_lost_log(opened, log, last)
     log = _listed_for(log, last)
-    committed = None if log_end is not None else _committed_end(opened, log, state)
-    if committed is not None and last < committed:
+    committed = None if log_end is not None else Snapshot.committed_end(opened, log, state)
+    if committed is not None:
         return _taken(opened, log, state, select, refused, committed)
     end = None if log_end is not None else WrittenEnd.find_probable(opened, log, state, last)
     found = before
@@ -480,27 +497,8 @@ def _listed_for(log: CommitLog, last: int) -> CommitLog:
 # ---- the end of the log alone ------------------------------------------------------------------------------
 
 
-def _committed_end(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
-    """Where the entries of a ledger begin that its group has not committed; None without any.
-
-    Another leader may replace them, and a broker puts them into no queue. Only a stop in order leaves a
-    checkpoint that shows it; after a kill, all whole entries count.
-    """
-    if not log.has_heads or state is not StoreState.CLEAN:
-        return None
-    for ledger in opened.dledger_logs:
-        stop = committed_stop(ledger, log.files, log.cache)
-        if stop is not None:
-            if (key := (_committed_end, ledger, stop)) not in log.cache.said:
-                log.cache.said.add(key)
-                text = "%s: the entries from physical offset %d on are not committed: they are not read"
-                _log.warning(text, ledger, stop)
-            return stop
-    return None
-
-
 def _end_before_remains(opened: Opened, log: CommitLog, state: StoreState) -> int | None:
-    committed = _committed_end(opened, log, state)
+    committed = Snapshot.committed_end(opened, log, state)
     if committed is not None:
         return committed
     end = WrittenEnd.find_certain(opened, log, state)

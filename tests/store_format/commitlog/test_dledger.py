@@ -13,6 +13,7 @@ import pytest
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
+from store_format.diagnose import diagnose
 from store_format.errors import StoreError
 from store_format.files.read import FileCache
 from store_format.store import MessageStore
@@ -175,6 +176,8 @@ def test_entries_that_the_group_has_not_committed_are_not_read(
     assert caplog.text.count(f"from physical offset {stop} on are not committed: they are not read") == 1
     assert store.queue("Orders", 0).max_offset == len(store.queue("Orders", 0).to_table())
     assert store.find(since=0).table.num_rows == 501
+    diagnosis = diagnose(str(root))
+    assert (diagnosis.of("damage", "warning"), diagnosis.summary.readable) == ([], 501)
     (root / "abort").touch()  # a broker that was killed has not noted what it has committed since
     assert sum(queue.max_offset - queue.min_offset for queue in MessageStore.open(str(root)).queues()) == 512
 
