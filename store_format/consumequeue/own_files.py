@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,3 +112,30 @@ def joined_entries(
     """The (queue offsets, entries) of all parts."""
     every = [no_entries(), *parts]
     return np.concatenate([part[0] for part in every]), np.concatenate([part[1] for part in every])
+
+
+class DamagedFiles(NamedTuple):
+    """Files that cannot be used: a read of a message of the part is this error; other queues are read."""
+
+    error: CorruptStoreError
+
+    @property
+    def stop(self) -> int:
+        return 0
+
+    def read(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        return no_entries()  # for planning and views; a reader of messages asks for the log
+
+    def log(self, cache: FileCache) -> CommitLog:
+        raise self.error
+
+    def place_of(self, offset: int) -> tuple[str, int]:
+        return self.error.file, self.error.position
+
+    def served_from(self, min_offset: int) -> int:
+        return 0
+
+    def offset_at(
+        self, timestamp: int, boundary: Boundary, oldest_in_log: int | None, cache: FileCache
+    ) -> int | None:
+        raise self.error

@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from store_format.consumequeue.compacted import compacted_part, has_compacted_files
+from store_format.consumequeue.own_files import DamagedFiles
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.consumequeue.tiered import TieredDirectory
 from store_format.display.text import shown
+from store_format.errors import CorruptStoreError
 from store_format.metadata.tiered import TieredMetadata
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
@@ -49,7 +51,11 @@ class CompactedTopics:
         """The queue with what a consumer gets: the messages in `compaction/`, and those behind them in the
         log, which a broker has not copied yet. It copies no message without keys (CompactionLog.putMessage).
         """
-        part = compacted_part(self.opened, (queue.topic, queue.queue_id))
+        try:
+            part = compacted_part(self.opened, (queue.topic, queue.queue_id))
+        except CorruptStoreError as error:
+            _log.warning("%s-%d cannot be read: %s", shown(queue.topic), queue.queue_id, error)
+            part = QueueRange(*queue[:2], 0, max(queue.max_offset, 1), None, own=DamagedFiles(error))
         start = max(part.max_offset, queue.min_offset)
         parts = [part]
         if start < queue.max_offset:
@@ -76,7 +82,15 @@ def with_tiered(
     """
     found: dict[QueueKey, QueueRange] = {}
     for key in directory.keys(select):
-        part = directory.part(key, metadata)
+        try:
+            part = directory.part(key, metadata)
+        except CorruptStoreError as error:
+            _log.warning("%s-%d cannot be read: %s", shown(key[0]), key[1], error)
+            known = queues.get(key)
+            stop = 1 if known is None else max(known.min_offset, 1)
+            part = QueueRange(*key, 0, stop, None, own=DamagedFiles(error))
+            found[key] = _before(part, known or QueueRange(*key, stop, stop, None), stop)
+            continue
         if part is None:
             continue
         local = queues.get(key) or QueueRange(*key, part.max_offset, part.max_offset, None)
@@ -87,9 +101,14 @@ def with_tiered(
                 shown(key[0]), key[1], local.min_offset - part.max_offset, part.max_offset,
             )  # fmt: skip
         if part.min_offset < stop:
-            parts = part.until(stop), local
-            found[key] = local._replace(min_offset=part.min_offset, parts=parts)
+            found[key] = _before(part.until(stop), local, stop)
     return found
+
+
+def _before(part: QueueRange, local: QueueRange, stop: int) -> QueueRange:
+    """The queue that begins with the part, up to `stop`, and goes on as the store has it."""
+    high = max(local.max_offset, stop)
+    return local._replace(min_offset=part.min_offset, max_offset=high, parts=(part, local))
 
 
 # ---- compacted topics --------------------------------------------------------------------------------------

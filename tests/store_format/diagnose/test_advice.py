@@ -30,7 +30,7 @@ from store_format.read.store import Queue
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens
 from tests.support.doc_pages import Session, blocks, read_page
-from tests.support.file_edits import edited_json, harm, overwrite
+from tests.support.file_edits import edited_json, flip, harm, overwrite
 from tests.support.fixtures import Golden
 from tests.support.staged import append, make_store, numbered
 from tests.support.store_files import write_files
@@ -40,6 +40,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3] / "store_format"
 STORE = "basic-5.5.0"
 CQ_FILE = "consumequeue/Orders/1/00000000000000002000"
+COMPACTED = "compaction/compactionLog/Stock/0/00000000000000000000"
 LAST_LOG = "commitlog/00000000000000786432"
 COLUMNS = ["topic", "queueId", "queueOffset", "physicalOffset", "bodyCRC", "msgId"]
 
@@ -350,6 +351,12 @@ _RENAME_TOPIC = "; ".join(
 _NO_TOPIC = "Consumers cannot find the topic, readers can. Unless it was deleted on purpose"
 
 CASES = {
+    "a damaged file of a compacted topic": Case(
+        "Restore the queue's directories in compactionCq",
+        lambda root, _: flip(root / COMPACTED, 88),
+        restored("compaction"),
+        "compaction-5.5.0",
+    ),
     "a cut queue file": Case(_SIZE, f"cut {CQ_FILE} 1990", recovered),
     "a batch queue": Case(
         _SIZE,

@@ -223,6 +223,10 @@ def test_entries_that_do_not_fit_are_refused(root: Path, harm: Callable[[Path], 
     with pytest.raises(CorruptStoreError) as caught:
         _places(root, "Stock")
     assert where in caught.value.file
+    with pytest.raises(CorruptStoreError):
+        read(root, subscribe="Stock").rows()
+    assert _places(root, "Prices") == _told("Prices")  # other queues are read
+    assert {row["topic"] for row in MessageStore.open(str(root)).view("topics").to_pylist()} >= {"Stock"}
     found = [problem for problem in diagnose(str(root)) if problem.severity == "damage"]
     assert [where in problem.file for problem in found] == [True]
 

@@ -213,7 +213,11 @@ def test_damage_is_named(root: Path) -> None:
     assert caught.value.file == str(log)
     os.truncate(log, 1000)
     with pytest.raises(CorruptStoreError, match="expected at least 16290 bytes of the segment 0"):
-        _store(root).queue("Orders", 0)
+        _store(root).queue("Orders", 0).to_table()
+    with pytest.raises(CorruptStoreError):
+        read(root, subscribe="Orders", tieredStoreFilePath=root / "tiered").rows()
+    rows = {row["topic"]: row["messages"] for row in _store(root).view("topics").to_pylist()}
+    assert rows["Audit"] == len(_store(root).queue("Audit", 0).to_table(columns=["body"])) == 94
 
 
 def test_hostile_segments_give_an_error_or_the_right_rows(golden: Golden, tmp_path: Path) -> None:
