@@ -81,7 +81,10 @@ _A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back fr
 
 MESSAGES = "messages"  # the view that is a read of messages
 _DIFF = "diff"  # the view of two stores
-_WITH_VIEW = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns", "brokerConf"))
+_WITH_VIEW = frozenset((
+    "view", "path", "paths", "brokerName", "storePathCommitLog", "columns", "brokerConf", "compacted",
+    "tieredStoreFilePath",
+))  # fmt: skip
 _WITH_DIFF = _WITH_VIEW - {"brokerConf"} | {
     "otherPath", "subscribe", "subscribePattern", "includeSystemTopics",
 }  # fmt: skip

@@ -419,6 +419,22 @@ PLANTED = (
         ("tests/rmq_spark/charts/test_charts.py::test_delays_are_counted_between_their_bounds",),
     ),
     Planted(
+        "Messages that a broker has not copied to compaction/ yet are read from the commitlog.",
+        "store_format/read/served.py",
+        "parts += [rest] if rest.entries else []",
+        "parts += []",
+        (
+            "tests/store_format/read/test_compacted.py::test_messages_that_were_not_copied_yet_come_from_the_log",
+        ),
+    ),
+    Planted(
+        "Of uploaded messages with one time, a search for the LOWER offset finds the first.",
+        "store_format/consumequeue/tiered.py",
+        'step = -1 if boundary == "LOWER" else 1',
+        'step = 1 if boundary == "LOWER" else -1',
+        ("tests/store_format/read/test_tiered.py::test_bounds_and_offsets_by_time",),
+    ),
+    Planted(
         "A 5.x topic that is deleted takes its retry topics of pop along.",
         "store_format/commit/administer.py",
         "return [self.name, *dict.fromkeys(found)]",

@@ -59,6 +59,24 @@ def test_every_view_is_that_of_the_store(golden: Golden, view: str) -> None:
     assert without_ages(found.to_pylist()) == without_ages(expected.to_pylist())
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "messages"),
+    [
+        ("compaction-5.5.0", {}, 298),
+        ("compaction-5.5.0", {"compacted": "false"}, 600),
+        ("tiered-5.5.0", {}, 144),
+        ("tiered-5.5.0", {"tieredStoreFilePath": "tiered"}, 510),
+    ],
+)
+def test_a_view_shows_what_the_options_read(
+    golden: Golden, name: str, options: dict[str, str], messages: int
+) -> None:
+    root = golden(name)
+    given = {key: str(root / value) if value == "tiered" else value for key, value in options.items()}
+    found, _ = read(root, "queues", **given)
+    assert sum(found["messages"].to_pylist()) == messages
+
+
 def test_two_stores_are_compared_in_one_partition(golden: Golden, tmp_path: Path) -> None:
     messages = numbered("T", 0, 20) + numbered("U", 0, 5)
     a, b = (make_store(tmp_path / name) for name in "ab")
