@@ -134,9 +134,11 @@ def say_unknown_losses(batches: Iterable[pa.RecordBatch], when: str) -> None:
 
 def refuse_unknown_group(stores: list[MessageStore], group: str | None, others: Collection[str] = ()) -> None:
     """Raises NotFoundError if `--group` matches no group of the stores, and none of `others`."""
+    if group is None:
+        return
     keep = keep_where(group=group)
     known = {str(name) for store in stores for name in store.view("groups")["group"].to_pylist()} | {*others}
-    if group is None or (keep is not None and any(map(keep.matches, known))):
+    if keep is not None and any(map(keep.matches, known)):
         return
     raise NotFoundError(f"no group is named {group!r}; {did_you_mean(group, sorted(known), 'groups')}")
 
