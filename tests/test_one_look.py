@@ -44,6 +44,14 @@ def test_planning_opens_few_files(shop: Path) -> None:
     _refuse_small_files_read_twice(found)
 
 
+def test_a_report_opens_few_files(shop: Path) -> None:
+    found = _opens("report", shop)
+    assert sum(found.values()) <= 150, found
+    queues = {path: count for path, count in found.items() if path.startswith("consumequeue/")}
+    assert max(queues.values()) <= 8, queues
+    assert not {path: count for path, count in found.items() if count > 1 and path.startswith("config/")}
+
+
 def _refuse_small_files_read_twice(found: dict[str, int]) -> None:
     twice = {
         path: count

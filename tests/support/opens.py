@@ -14,6 +14,7 @@ from io import StringIO
 from rmq_spark.cli.main import main
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
+from rmq_spark.report import report
 
 
 def _lag(root: str) -> None:
@@ -25,7 +26,11 @@ def _plan(root: str) -> None:
     plan(parse_read_options({"path": root, "subscribe": "Orders"}))
 
 
-CALLS: dict[str, Callable[[str], None]] = {"lag": _lag, "plan": _plan}
+def _report(root: str) -> None:
+    report(root).html()
+
+
+CALLS: dict[str, Callable[[str], None]] = {"lag": _lag, "plan": _plan, "report": _report}
 
 
 def _count(call: Callable[[str], None], root: str) -> Counter[str]:
