@@ -41,6 +41,8 @@ __all__ = [
     "NAME_VALUE_SEPARATOR",
     "OFFSET_MAX",
     "PROPERTY_SEPARATOR",
+    "ROCKSDB_CQ_VALUE",
+    "ROCKSDB_OFFSET_VALUE",
     "TIERED_INDEX_HEADER",
     "TIERED_INDEX_ITEM",
     "TIMER_CHECK",
@@ -239,6 +241,20 @@ BATCH_CQ_UNIT = unit(  # BatchConsumeQueue.CQ_STORE_UNIT_SIZE
     ("reserved", ">i4", 42, "0"),
 )
 
+ROCKSDB_CQ_VALUE = unit(  # RocksDBConsumeQueueTable.CQ_UNIT_SIZE
+    28,
+    ("physical_offset", ">i8", 0, "first byte of the message in the commitlog"),
+    ("size", ">i4", 8, "whole message"),
+    ("tags_code", ">i8", 12, "as in CQ_UNIT"),
+    ("store_timestamp", ">i8", 20, "ms, of the message"),
+)
+
+ROCKSDB_OFFSET_VALUE = unit(  # RocksDBConsumeQueueOffsetTable.OFFSET_VALUE_LENGTH
+    16,
+    ("physical_offset", ">i8", 0, "of the queue's first or last message"),
+    ("queue_offset", ">i8", 8, "of the same message"),
+)
+
 # ---- index -------------------------------------------------------------------------------------------------
 
 INDEX_HEADER = unit(  # IndexHeader
@@ -350,6 +366,8 @@ LAYOUTS: dict[str, np.dtype[np.void]] = {
     "CQ_UNIT": CQ_UNIT,
     "CQ_EXT_HEAD": CQ_EXT_HEAD,
     "BATCH_CQ_UNIT": BATCH_CQ_UNIT,
+    "ROCKSDB_CQ_VALUE": ROCKSDB_CQ_VALUE,
+    "ROCKSDB_OFFSET_VALUE": ROCKSDB_OFFSET_VALUE,
     "INDEX_HEADER": INDEX_HEADER,
     "INDEX_UNIT": INDEX_UNIT,
     "TIERED_INDEX_HEADER": TIERED_INDEX_HEADER,

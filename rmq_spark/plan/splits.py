@@ -315,7 +315,10 @@ def _share(
         objects = places().objects_at(store.path).listings.objects_below(store.path, _LARGE)
     others: list[FileSeries] = []
     for directory in filter(paths.is_remote, ranges):
-        files = places().objects_at(directory).listings.numbered_files(directory)
+        listings = places().objects_at(directory).listings
+        files = listings.numbered_files(directory)
+        if not files.objects:  # a database
+            objects += listings.objects_of(directory)
         if len(files.objects) > _FILES_MIN:
             others += files.series
         objects += files.between(*ranges[directory]) if len(files.objects) > _FILES_MIN else files.objects

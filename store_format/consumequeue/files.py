@@ -40,10 +40,14 @@ QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue of
 FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
 Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
-QueueKind = Literal["simple", "batch"]
+QueueKind = Literal["simple", "batch", "database"]
 
 FOLDERS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
-LAYOUTS: dict[QueueKind, np.dtype[np.void]] = {"simple": CQ_UNIT, "batch": BATCH_CQ_UNIT}  # of a unit
+LAYOUTS: dict[QueueKind, np.dtype[np.void]] = {  # of a unit
+    "simple": CQ_UNIT,
+    "batch": BATCH_CQ_UNIT,
+    "database": CQ_UNIT,
+}
 _UNIT_SIZES = {kind: layout.itemsize for kind, layout in LAYOUTS.items()}
 _ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
 _NAME_BYTES_MAX = 255  # NAME_MAX of Linux
@@ -80,7 +84,15 @@ def is_queue_id(name: str) -> bool:
 
 def has_rocksdb_queues(opened: Opened) -> bool:
     """Whether RocksDB keeps the consume queues, so that missing queue files say nothing."""
-    return any(opened.files.exists(f"{opened.path}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
+    return queue_database(opened) is not None
+
+
+def queue_database(opened: Opened) -> str | None:
+    """The directory of the RocksDB database with the consume queues; None without one."""
+    for folder in _ROCKSDB_FOLDERS:
+        if opened.files.exists(f"{opened.path}/{folder}/CURRENT"):
+            return f"{opened.path}/{folder}"
+    return None
 
 
 # ---- the files of a queue ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from store_format.consumequeue.database import store_timestamp_in_database
 from store_format.consumequeue.files import QueueBounds, UnitFiles
 from store_format.consumequeue.own_files import Boundary
 from store_format.consumequeue.slices import QueueSlice
@@ -40,6 +41,10 @@ def offset_at(bounds: QueueBounds, timestamp: int, boundary: Boundary, store_tim
     """
     if bounds.min_offset >= bounds.max_offset or bounds.unit_start >= bounds.unit_stop:
         return bounds.max_offset
+    if bounds.kind == "database":
+        return search_database(
+            store_timestamp_in_database(bounds), bounds.min_offset, bounds.max_offset, timestamp, boundary
+        )
     with bounds.open() as files:
         if bounds.kind == "batch":
             found = _search_batch(files, bounds, timestamp, boundary)
@@ -112,6 +117,35 @@ class _SimpleSearch:
         while number != end and self._time(number + step) == timestamp:
             number += step
         return number
+
+
+def search_database(
+    time_of: Callable[[int], int], start: int, stop: int, timestamp: int, boundary: Boundary
+) -> int:
+    """RocksDBConsumeQueueTable.binarySearchInCQByTime over the offsets [start, stop), which are not empty.
+
+    `time_of` gives the store time of an offset. UPPER of a time before all messages is 0, also if `start` is
+    not, and of a later time than all the last offset.
+    """
+    low, high = start, stop - 1
+    if time_of(high) < timestamp:
+        return stop if boundary == "LOWER" else high
+    if time_of(low) > timestamp:
+        return low if boundary == "LOWER" else 0
+    smaller, greater = -1, -1
+    while low <= high:
+        middle = (low + high) // 2
+        time = time_of(middle)
+        if time == timestamp:
+            step, end = (-1, start) if boundary == "LOWER" else (1, stop - 1)
+            while middle != end and time_of(middle + step) == timestamp:
+                middle += step
+            return middle
+        if time > timestamp:
+            high, greater = middle - 1, middle
+        else:
+            low, smaller = middle + 1, middle
+    return greater if boundary == "LOWER" else smaller
 
 
 def _search_batch(files: UnitFiles, bounds: QueueBounds, timestamp: int, boundary: Boundary) -> int:

@@ -260,11 +260,13 @@ class QueueSlice(NamedTuple):
             yield self._replace(start=max(self.start, queue.extra_start))
 
     def place_of(self, queue_offset: int) -> tuple[str, int]:
-        """(file, byte) of an entry; (directory, 0) in a batch queue, whose units have no place by offset."""
+        """(file, byte) of an entry; (directory, 0) in a batch queue, whose units have no place by offset, and
+        in a database.
+        """
         bounds = self.queue.bounds
         if self.queue.own is not None:
             return self.queue.own.place_of(queue_offset)
-        if bounds is None or self.queue.is_batch or queue_offset >= self.queue.extra_start:
+        if bounds is None or bounds.kind != "simple" or queue_offset >= self.queue.extra_start:
             return f"{self.topic}-{self.queue_id}" if bounds is None else bounds.directory, 0
         return place_in_files(bounds.directory, bounds.file_size, queue_offset * CQ_UNIT.itemsize)
 

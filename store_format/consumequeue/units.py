@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
+from store_format.consumequeue.database import database_entries
 from store_format.consumequeue.files import (
     DISORDER,
     FILE_SIZE_MAX,
@@ -403,6 +404,7 @@ class UnitRules(NamedTuple):
 RULES: dict[QueueKind, UnitRules] = {
     "simple": UnitRules(valid_units, simple_edges, _simple_entries),
     "batch": UnitRules(valid_batch_units, _batch_edges, _batch_entries),
+    "database": UnitRules(valid_units, simple_edges, database_entries),  # which has no files
 }
 
 

@@ -63,12 +63,12 @@ _FORMATS = (
     (
         "consumequeue",
         "CURRENT",
-        "consume queues in RocksDB (storeType=defaultRocksDB): the commitlog is scanned instead",
+        "consume queues in RocksDB (storeType=defaultRocksDB)",
     ),
     (
         "consumequeue_rocksdb",
         "CURRENT",
-        "consume queues in RocksDB (useSeparateStorePathForRocksdbCQ): the commitlog is scanned instead",
+        "consume queues in RocksDB (useSeparateStorePathForRocksdbCQ)",
     ),
     ("config/topics", "CURRENT", "topics in RocksDB (storeType=defaultRocksDB)"),
     ("config/metadata", "CURRENT", "configuration in RocksDB (useSingleRocksDBForAllConfigs)"),

@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from store_format.errors import CorruptStoreError, StoreNotFoundError
@@ -33,7 +34,7 @@ from store_format.files.paths import (
 )
 
 if TYPE_CHECKING:
-    from store_format.files.rocksdb import RocksDatabase
+    from store_format.files.rocksdb import KeptDatabases, RocksDatabase
     from store_format.files.view import FileView
 
 _VIEWS_MAX = 128  # of one look
@@ -284,6 +285,13 @@ class Files:
         from store_format.files.rocksdb import RocksDatabase  # few stores have one
 
         return RocksDatabase.open(self, directory)
+
+    @cached_property
+    def databases(self) -> KeptDatabases:
+        """The RocksDB databases that are asked again and again."""
+        from store_format.files.rocksdb import KeptDatabases
+
+        return KeptDatabases(self)
 
     def make_readable_at(self, path: str, target: str, *, copy: bool) -> None:
         """Makes a store file readable at the path `target`, which is on a disk: as a symbolic link, or as a

@@ -20,7 +20,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +40,7 @@ _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}\Z", re.ASCII)
 _DATA = re.compile(r"[0-9]{1,20}\.(sst|log|blob)\Z", re.ASCII)
 _NAMED = re.compile(r"[0-9]{6,20}\.(?:sst|log|blob)|MANIFEST-[0-9]{1,20}|CURRENT", re.ASCII)
 _TRIES = 3  # the last one with copies
+_KEPT_MAX = 4
 _FRAME_MAX = 256 << 20  # bytes
 _PREFIX = "rmqlog-rocksdb-"
 _ABANDONED_S = 60
@@ -51,6 +55,8 @@ class DatabaseFiles(Protocol):
     def read(self, path: str) -> bytes | None: ...
 
     def look_again(self, path: str) -> None: ...
+
+    def stat_identity(self, path: str) -> tuple[int, int, int] | None: ...
 
     def make_readable_at(self, path: str, target: str, *, copy: bool) -> None: ...
 
@@ -83,6 +89,7 @@ class RocksDatabase:
     def __init__(self, directory: str, process: subprocess.Popen[bytes]) -> None:
         self.directory, self._process = directory, process
         self.families: frozenset[str] = frozenset()
+        self.close = weakref.finalize(self, _end, process, os.getpid())
 
     @classmethod
     def open(cls, files: DatabaseFiles, directory: str) -> RocksDatabase:
@@ -116,9 +123,15 @@ class RocksDatabase:
     def records(self, family: str) -> Iterator[Records]:
         """The records of a column family in the order of their keys; none of a family that is missing."""
         if family in self.families:
-            yield from self._ask(family=family)
+            yield from self.ask(family=family)
 
-    def _ask(self, **request: object) -> Iterator[Records]:
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended, as it does after a while without a request."""
+        return self._process.poll() is not None
+
+    def ask(self, **request: object) -> Iterator[Records]:
+        """The records that the process answers, see `rocksdb_child`."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the answer says why
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -154,17 +167,6 @@ class RocksDatabase:
         file = f"{self.directory}/{named[0]}" if named else self.directory
         return CorruptStoreError(file, 0, expected, found)
 
-    def close(self) -> None:
-        """Ends the process. An answer that was not read to its end is lost."""
-        process = self._process
-        if process.poll() is None:
-            process.kill()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(BrokenPipeError):
-                assert pipe is not None
-                pipe.close()
-        process.wait()
-
     def __enter__(self) -> RocksDatabase:
         return self
 
@@ -172,6 +174,62 @@ class RocksDatabase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Ends the process, if this is the one that has started it. An answer that was not read is lost."""
+    if os.getpid() != owner:
+        process.returncode = 0  # of a fork: not its child
+        return
+    if process.poll() is None:
+        process.kill()
+    for pipe in (process.stdin, process.stdout):
+        with suppress(BrokenPipeError):
+            assert pipe is not None
+            pipe.close()
+    process.wait()
+
+
+class KeptDatabases:
+    """The databases of one place that are asked again and again, each in one process until it is idle."""
+
+    def __init__(self, files: DatabaseFiles) -> None:
+        self._files, self._lock, self._owner = files, threading.Lock(), os.getpid()
+        self._open: OrderedDict[str, tuple[object, RocksDatabase]] = OrderedDict()
+
+    def ask(self, directory: str, **request: object) -> list[Records]:
+        """All that a process with the database as it is now answers. Raises as `RocksDatabase`."""
+        if self._owner != os.getpid():
+            self.__init__(self._files)  # type: ignore[misc] # a fork has none of the processes
+        with self._lock:
+            for _ in range(_TRIES):
+                database = self._current(directory)
+                try:
+                    return list(database.ask(**request))
+                except CorruptStoreError:
+                    if not database.has_ended:
+                        raise
+                    del self._open[directory]
+            return list(self._current(directory).ask(**request))
+
+    def forget(self) -> None:
+        """Ends all processes."""
+        with self._lock:
+            self._open.clear()
+
+    def _current(self, directory: str) -> RocksDatabase:
+        names = self._files.names(directory)
+        identity = (
+            names,
+            tuple(map(self._files.stat_identity, [f"{directory}/{name}" for name in sorted(names)])),
+        )
+        known = self._open.pop(directory, None)
+        if known is None or known[0] != identity or known[1].has_ended:
+            known = identity, RocksDatabase.open(self._files, directory)
+        self._open[directory] = known
+        if len(self._open) > _KEPT_MAX:
+            self._open.popitem(last=False)
+        return known[1]
 
 
 def _packages(directory: str) -> str:

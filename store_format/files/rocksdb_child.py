@@ -23,6 +23,8 @@ from typing import Any
 FRAME = struct.Struct(">cIII")
 CHUNK = 8192  # records that are fetched at once
 SECONDS_MAX = 60  # for opening the database, and for a chunk
+IDLE_SECONDS_MAX = 30  # between two requests, then the process ends
+_NUMBER = struct.Struct(">q")
 _MEMORY_MAX = 4 << 30  # address space, of which RocksDB uses little
 
 
@@ -84,10 +86,74 @@ def _records(family: Any) -> Iterator[list[tuple[bytes, bytes]]]:
         raise OSError("records follow which cannot be read in order")
 
 
-def _answer(answers: _Answers, families: dict[str, Any], request: dict[str, Any]) -> None:
-    for chunk in _records(families[request["family"]]):
-        for _, same in groupby(chunk, lambda record: (len(record[0]), len(record[1]))):
-            answers.send(b"R", *zip(*same, strict=True))
+def _numbered(rocksdict: Any, family: Any, request: dict[str, Any]) -> Iterator[list[bytes]]:
+    """The values with the numbers [start, stop) behind a prefix of their keys; zeros for one that is missing
+    or has another length."""
+    prefix, size = bytes.fromhex(request["prefix"]), request["value_size"]
+    for low in range(request["start"], request["stop"], CHUNK):
+        high = min(low + CHUNK, request["stop"])
+        options = rocksdict.ReadOptions()
+        options.set_iterate_upper_bound(prefix + _NUMBER.pack(high))
+        first = prefix + _NUMBER.pack(low)
+        values = list(family.values(from_key=first, read_opt=options))
+        if len(values) != high - low or {*map(len, values)} != {size}:
+            there = {
+                key[len(prefix) :]: value for key, value in family.items(from_key=first, read_opt=options)
+            }
+            behind = family.iter()  # an iterator ends at what it cannot read, without an error
+            behind.seek(prefix + max(there, default=b"") + b"\0")
+            behind.status()
+            found = (there.get(_NUMBER.pack(number), b"") for number in range(low, high))
+            values = [value if len(value) == size else bytes(size) for value in found]
+        yield values
+
+
+def _first(family: Any, prefix: bytes, stop: int, least: int) -> tuple[int, bytes, bytes]:
+    """The first number below `stop` whose value begins with a number of at least `least`, its value, and the
+    value of the last number. `stop` and no value if there is none. Numbers without a record are passed over.
+    """
+    there = family.iter()
+    there.seek(prefix + _NUMBER.pack(0))
+    there.status()
+    last = family.get(prefix + _NUMBER.pack(stop - 1)) or b""
+    if (
+        not there.valid()
+        or not there.key().startswith(prefix)
+        or not last
+        or _NUMBER.unpack_from(last)[0] < least
+    ):
+        return stop, b"", last
+    low, high = _NUMBER.unpack(there.key()[len(prefix) :])[0], stop - 1
+    while low < high:
+        middle = (low + high) // 2
+        value = family.get(prefix + _NUMBER.pack(middle))
+        if value is None or _NUMBER.unpack_from(value)[0] < least:
+            low = middle + 1
+        else:
+            high = middle
+    return low, family.get(prefix + _NUMBER.pack(low)) or b"", last
+
+
+def _answer(answers: _Answers, rocksdict: Any, families: dict[str, Any], request: dict[str, Any]) -> None:
+    family = families[request["family"]]
+    if "firsts" in request:
+        for prefix, stop, least in request["firsts"]:
+            signal.alarm(SECONDS_MAX)
+            number, *values = _first(family, bytes.fromhex(prefix), stop, least)
+            answers.send(b"R", (), [_NUMBER.pack(number) + b"".join(values)])
+    elif "prefix" in request:
+        for values in _numbered(rocksdict, family, request):
+            answers.send(b"R", (), values)
+            signal.alarm(SECONDS_MAX)
+    else:
+        for chunk in _records(family):
+            for _, same in groupby(chunk, lambda record: (len(record[0]), len(record[1]))):
+                answers.send(b"R", *zip(*same, strict=True))
+
+
+def _next_line() -> bytes:
+    signal.alarm(IDLE_SECONDS_MAX)
+    return sys.stdin.buffer.readline()
 
 
 def main(packages: str, directory: str) -> None:
@@ -96,7 +162,7 @@ def main(packages: str, directory: str) -> None:
     answers = _Answers()
     signal.alarm(SECONDS_MAX)
     try:
-        _, families = _open(directory)
+        rocksdict, families = _open(directory)
     except Exception as error:  # rocksdict raises Exception itself
         answers.fail(error)
         return
@@ -105,10 +171,10 @@ def main(packages: str, directory: str) -> None:
     for name in families:
         answers.send(b"F", (), [name.encode()])
     answers.end()
-    for line in sys.stdin.buffer:
+    while line := _next_line():
         signal.alarm(SECONDS_MAX)
         try:
-            _answer(answers, families, json.loads(line))
+            _answer(answers, rocksdict, families, json.loads(line))
         except Exception as error:
             answers.fail(error)
             continue

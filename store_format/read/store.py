@@ -374,10 +374,10 @@ class Store:
 
     @all_answered()
     def _queues_now(self, select: Callable[[str], bool]) -> list[Queue]:
-        if not self.has_consume_queues:
+        taken = self.indexed(select)
+        if taken is None:
             self._unfiled.warn_of_none()
             return self._scanned(self._surveyed(select))
-        taken = self._snapshot(select)
         if not taken.damaged:
             return sorted(self.queues_of(taken), key=_KEY)
         topics = {topic for topic, _ in taken.damaged}
@@ -385,6 +385,18 @@ class Store:
         scanned = [queue for queue in self._scanned(found) if queue.key in taken.damaged]
         # all of them read with the later listing of the commitlog
         return sorted(self.queues_of(replace(taken, log=found.log)) + scanned, key=_KEY)
+
+    def indexed(self, select: Callable[[str], bool]) -> Snapshot | None:
+        """The selected queues as consume queue files or a database have them; None if only the commitlog has
+        them. A database that cannot be read is a warning.
+        """
+        if self.has_consume_queues:
+            return self._snapshot(select)
+        try:
+            return Snapshot.take_database(self.opened, self.log.relisted(), self.state, select)
+        except (CorruptStoreError, UnsupportedFormatError) as error:
+            self._unfiled.warn(str(error), "%s: scanning the commitlog instead: %s", self.path, error)
+            return None
 
     def queues_of(self, taken: Snapshot) -> list[Queue]:
         """The queues of a snapshot, with the commitlog files that the snapshot has listed."""
@@ -398,8 +410,8 @@ class Store:
     @all_answered()
     def queue(self, topic: str, queue_id: int) -> Queue:
         """Returns one queue. Raises OffsetOutOfRangeError for an unknown queue, naming the known ones."""
-        if self.has_consume_queues:
-            found = self._snapshot(topic.__eq__)
+        found = self.indexed(topic.__eq__)
+        if found is not None:
             if (topic, queue_id) in found.queues:
                 return next(each for each in self.queues_of(found) if each.queue_id == queue_id)
             if (topic, queue_id) not in found.damaged:
@@ -793,14 +805,14 @@ def find_queues(store: Store, choice: QueueChoice, *, level: int = logging.WARNI
     def chooses(key: QueueKey) -> bool:
         return choice.chooses_queue(key[0], store.broker_name, key[1])
 
-    if not store.has_consume_queues:
+    snapshot = store.indexed(choice.chooses_topic)
+    if snapshot is None:
         _log.log(
             level, "%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path
         )
         scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
         chosen = [queue for queue in scanned if chooses(queue.key)]
         return StoreQueues(store, QueueRanges.of({}), chosen, cuts, cuts[-1])
-    snapshot = store.snapshot(choice.chooses_topic)
     filed = QueueRanges.of(snapshot.queues)
     filed = filed.without([key for key in filed if not chooses(key)])
     found = StoreQueues(

@@ -24,6 +24,7 @@ from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.dledger import committed_stop
 from store_format.commitlog.log import CommitLog, expect_end
+from store_format.consumequeue.database import QueueDatabase
 from store_format.consumequeue.files import (
     FOLDERS,
     QueueKind,
@@ -41,6 +42,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey, is_light_queue
 from store_format.opened.store import Opened
+from store_format.survey.database_queues import queues_in_database
 from store_format.survey.entry_proofs import LogEntries
 from store_format.survey.fates import StoredTopics
 from store_format.survey.gone import LostLog, QueueProofs
@@ -144,6 +146,23 @@ class Snapshot:
                 raise error
             return found[topic, queue_id]
         return None
+
+    @staticmethod
+    def take_database(
+        opened: Opened, log: CommitLog, state: StoreState, select: Callable[[str], bool]
+    ) -> Snapshot | None:
+        """The selected queues of a store whose entries RocksDB keeps; None of another store.
+
+        Costs one look at the database, and a walk over the log from the database's checkpoint on. Raises
+        UnsupportedFormatError without rocksdict, and CorruptStoreError for a database that cannot be read.
+        """
+        database = QueueDatabase.read(opened)
+        if database is None:
+            return None
+        log = _listed_for(log, max((end.physical_offset for end in database.ends.values()), default=-1))
+        log_end = Snapshot.find_log_end(opened, log, state)
+        queues, damaged = queues_in_database(opened, log, state, database, select, log_end)
+        return Snapshot(state, log, queues, damaged, log_end)
 
     @staticmethod
     def find_log_end(opened: Opened, log: CommitLog, state: StoreState) -> int | None:

@@ -318,8 +318,8 @@ def _store_checks(path: str) -> list[Check]:
     for store in stores:
         queues = (
             ""
-            if store.has_consume_queues
-            else ", no consume queue files (RocksDB?): the commitlog is scanned"
+            if store.indexed(lambda topic: False) is not None
+            else ", no consume queues that can be read: the commitlog is scanned"
         )
         found.append(
             Check(

@@ -11,6 +11,7 @@ import base64
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from rmq_spark.plan.batch import narrowed
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError
+from store_format.files.read import files_at
 from store_format.java.text import java_hash
 from tests.rmq_spark.stream.test_positions import Stream
 from tests.support import goldens, oracle, oracle_sql92
@@ -580,12 +582,22 @@ def test_a_commitlog_on_two_disks(golden: Golden, tmp_path: Path) -> None:
     assert read(root, **options).places() == told_places(told(STORE))
 
 
-def test_rocksdb_is_scanned_and_says_so(golden: Golden, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_rocksdict", [True, False])
+def test_rocksdb_is_scanned_without_rocksdict(
+    golden: Golden,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    has_rocksdict: bool,
+) -> None:
     name = "rocksdb-5.5.0"
+    if not has_rocksdict:
+        monkeypatch.setitem(sys.modules, "rocksdict", None)
+        files_at("/").databases.forget()
     start = '{"Orders":{"1":30}}'
     frame = read(golden(name), includeSystemTopics=True, columns=PLACE, startingOffsets=start)
     late = told(name, lambda row: (row["topic"], row["queueId"]) != ("Orders", 1) or row["queueOffset"] >= 30)
     with caplog.at_level(logging.WARNING):
         assert frame.places() == told_places(late)
     sentence = "has no consume queue files (RocksDB, or deleted): scanning its commitlog"
-    assert f"{golden(name)} {sentence}" in caplog.text
+    assert (f"{golden(name)} {sentence}" in caplog.text) is not has_rocksdict
+    assert ("run `pip install 'rmqlog[rocksdb]'`" in caplog.text) is not has_rocksdict

@@ -63,7 +63,7 @@ def test_queues(golden: Golden, name: str, broker: str) -> None:
         assert _ms(row["firstStoreTimestamp"]) == _shown(messages[0]["storeTimestamp"])
         assert _ms(row["lastStoreTimestamp"]) == _shown(messages[-1]["storeTimestamp"])
         folder = "batchconsumequeue" if key[0] == "Inner" else "consumequeue"
-        assert row["source"] == ("commitlog" if name == "rocksdb-5.5.0" else folder)
+        assert row["source"] == folder
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
