@@ -1,5 +1,5 @@
-"""The queue offset of a point in time, as a broker finds it (MessageStore.getOffsetInQueueByTime): by the steps
-of its search where files have the whole queue, else, as in damaged queues, by definition.
+"""The queue offset of a point in time, as a broker finds it (MessageStore.getOffsetInQueueByTime): by the
+steps of its search where files have the whole queue, else, as in damaged queues, by definition.
 """
 
 from __future__ import annotations
