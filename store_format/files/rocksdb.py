@@ -194,13 +194,17 @@ class KeptDatabases:
     """The databases of one place that are asked again and again, each in one process until it is idle."""
 
     def __init__(self, files: DatabaseFiles) -> None:
-        self._files, self._lock, self._owner = files, threading.Lock(), os.getpid()
-        self._open: OrderedDict[str, tuple[object, RocksDatabase]] = OrderedDict()
+        self._files = files
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock, self._owner = threading.Lock(), os.getpid()
+        self._open = OrderedDict[str, tuple[object, RocksDatabase]]()
 
     def ask(self, directory: str, **request: object) -> list[Records]:
         """All that a process with the database as it is now answers. Raises as `RocksDatabase`."""
         if self._owner != os.getpid():
-            self.__init__(self._files)  # type: ignore[misc] # a fork has none of the processes
+            self._begin()  # a fork has none of the processes
         with self._lock:
             for _ in range(_TRIES):
                 database = self._current(directory)

@@ -28,6 +28,27 @@ _ADMINISTER = "tests/store_format/commit/test_administer.py"
 PLANTED = (
     # ---- the format ----------------------------------------------------------------------------------------
     Planted(
+        "The record `min` of a queue in RocksDB may be old: the first entry that leads into the log counts.",
+        "store_format/files/rocksdb_child.py",
+        "if value is None or _NUMBER.unpack_from(value)[0] < least:",
+        "if value is None:",
+        ("tests/test_conformance.py::test_queues_and_their_bounds",),
+    ),
+    Planted(
+        "Messages behind the checkpoint of a database of queues are taken from the commitlog.",
+        "store_format/survey/database_queues.py",
+        "    if start >= stop:\n",
+        "    if start >= 0:\n",
+        ("tests/store_format/consumequeue/test_database.py::test_an_old_database_is_continued_by_the_log",),
+    ),
+    Planted(
+        "A JSON file of configuration with a later data version than the database wins.",
+        "store_format/metadata/rocksdb.py",
+        "_counter(raw) <= _counter(kept.members)",
+        "_counter(raw) < _counter(kept.members)",
+        ("tests/store_format/metadata/test_rocksdb.py::test_a_later_file_is_merged_in",),
+    ),
+    Planted(
         "A body's CRC is stored without its top bit.",
         "store_format/message/single.py",
         "return crc32(buffer[start:stop]) & CRC_MASK",
