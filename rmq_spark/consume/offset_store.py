@@ -29,11 +29,11 @@ from store_format.metadata.group_offsets import (
     merge_local_offsets,
     offsets_identity,
     read_group_offsets,
+    read_local_offsets,
     refuse_foreign_offsets,
     rewrite_config,
     write_group_offsets_held,
 )
-from store_format.metadata.read import read_local_offsets
 from store_format.names import did_you_mean
 from store_format.opened.store import Opened
 from store_format.pop.log import note_moved

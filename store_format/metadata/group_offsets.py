@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, UnsupportedFormatError
@@ -23,6 +24,7 @@ from store_format.java.fastjson import loads
 from store_format.metadata.read import (
     config_path,
     loaded_bytes,
+    read_config,
     read_consumer_offsets,
     read_lmq_consumer_offsets,
     read_subscription_groups,
@@ -43,6 +45,7 @@ from store_format.metadata.values import (
     java_name,
     members,
     next_version,
+    string,
     with_integer_keys,
 )
 from store_format.names import (
@@ -398,6 +401,29 @@ def _add_to_group_topics(raw: dict[str, Any], group: str, offsets: Mapping[Queue
         *(topic for topic in dict.fromkeys(topic for topic, _ in offsets) if topic not in topics),
     ]
     raw["groupTopicMap"] = table
+
+
+def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
+    """A client's offsets.json (LocalFileOffsetStore): (topic, broker name, queue id) -> next offset."""
+    return read_config(path, partial(_local_offsets, path), is_needed=True)
+
+
+def _local_offsets(path: str, raw: dict[str, Any]) -> dict[tuple[str, str, int], int]:
+    offsets = {}
+    for key, offset in members(raw.get("offsetTable"), "offsetTable").items():
+        try:
+            queue = members(loads(key.encode(), path), "offsetTable")
+        except CorruptStoreError as error:
+            raise UnlikeBeanError(
+                "offsetTable", "an object of brokerName, queueId and topic as key", key
+            ) from error
+        name = (
+            string(queue.get("topic"), "topic"),
+            string(queue.get("brokerName"), "brokerName"),
+            integer(queue.get("queueId"), "queueId"),
+        )
+        offsets[name] = integer(offset, f"offsetTable.{key}")
+    return offsets
 
 
 def merge_local_offsets(

@@ -22,7 +22,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from store_format.errors import CorruptStoreError, OptionError, StoreNotFoundError
@@ -555,29 +555,6 @@ def read_timer_metrics(opened: Opened) -> dict[str, Metric] | None:
 def read_transaction_metrics(opened: Opened) -> dict[str, Metric] | None:
     """transactionMetrics (TransactionMetrics): destination topic -> half messages without a decision."""
     return read_config(config_path(opened, "transactionMetrics"), _metrics("transactionCount"))
-
-
-def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
-    """A client's offsets.json (LocalFileOffsetStore): (topic, broker name, queue id) -> next offset."""
-    return read_config(path, partial(_local_offsets, path), is_needed=True)
-
-
-def _local_offsets(path: str, raw: dict[str, Any]) -> dict[tuple[str, str, int], int]:
-    offsets = {}
-    for key, offset in members(raw.get("offsetTable"), "offsetTable").items():
-        try:
-            queue = members(loads(key.encode(), path), "offsetTable")
-        except CorruptStoreError as error:
-            raise UnlikeBeanError(
-                "offsetTable", "an object of brokerName, queueId and topic as key", key
-            ) from error
-        name = (
-            string(queue.get("topic"), "topic"),
-            string(queue.get("brokerName"), "brokerName"),
-            integer(queue.get("queueId"), "queueId"),
-        )
-        offsets[name] = integer(offset, f"offsetTable.{key}")
-    return offsets
 
 
 # How a broker's managers decode each file of `config/`, by its name.

@@ -25,8 +25,7 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
-from store_format.metadata.group_offsets import read_broker_offsets, read_group_offsets
-from store_format.metadata.read import read_local_offsets
+from store_format.metadata.group_offsets import read_broker_offsets, read_group_offsets, read_local_offsets
 from store_format.metadata.rocksdb import _last_database
 from store_format.opened.store import Opened
 from tests.support import goldens
