@@ -495,6 +495,47 @@ def test_few_names_of_a_room_are_used_outside() -> None:
     assert [room for room, names in found.items() if len(names) > _DOORS[room]] == [], found
 
 
+# What asks which files a store has: RocksDB, DLedger, compacted topics, tiered storage, static topics.
+_KIND_QUESTIONS = {
+    "CompactedTopics", "OtherFiles", "TieredDirectory", "TieredMetadata", "database_identities",
+    "dledger_logs", "has_compacted_files", "has_rocksdb_queues", "logical_ranges", "own_directories",
+    "read_queue_mappings", "stored_config", "take_database", "unread_ledgers", "with_heads", "with_tiered",
+}  # fmt: skip
+# Where a store is opened; verify; recover and the refusals to write; and the classes of the kinds themselves.
+_KIND_ROOMS = (
+    "store_format/opened/", "store_format/read/", "store_format/metadata/", "store_format/commitlog/",
+    "store_format/consumequeue/tiered.py", "store_format/diagnose/", "store_format/commit/",
+    "rmq_spark/cli/commands/verify.py",
+)  # fmt: skip
+# Elsewhere, in how many places: queues without files, and queues that lead to another log, say nothing of
+# losses; lag and retention do not know what another place serves. The numbers may only fall.
+_KINDS_ELSEWHERE = {
+    "rmq_spark/broker/services/clean.py": 1,
+    "rmq_spark/metrics/lag_memory.py": 1,
+    "store_format/follow/follower.py": 1,
+    "store_format/search/look_up.py": 2,
+    "store_format/survey/fates.py": 1,
+    "store_format/survey/gone.py": 3,
+    "store_format/survey/snapshot.py": 1,
+    "store_format/survey/unfiled_queues.py": 1,
+    "store_format/views/files.py": 1,
+    "store_format/views/lag.py": 3,
+}
+
+
+@pytest.mark.process
+def test_the_kind_of_a_store_is_asked_in_few_places() -> None:
+    found: dict[str, int] = {}
+    for module in MODULES:
+        names = [_last_name(node) for node in _nodes(_tree(module)) if isinstance(node, ast.expr)]
+        count = sum(name in _KIND_QUESTIONS for name in names)
+        if count and not module.startswith(_KIND_ROOMS):
+            found[module] = count
+    more = {module: count for module, count in found.items() if count > _KINDS_ELSEWHERE.get(module, 0)}
+    assert found
+    assert more == {}, "the kind of a store is chosen when it is opened"
+
+
 @pytest.mark.process
 def test_where_a_path_leads_is_asked_in_few_places() -> None:
     """To a disk, or to object storage: `Files` is chosen once."""
