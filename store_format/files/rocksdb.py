@@ -242,7 +242,7 @@ def _packages(directory: str) -> str:
     if spec is None or spec.origin is None:
         raise UnsupportedFormatError(
             f"{directory} is a RocksDB database, which is read with the package rocksdict, which is missing; "
-            "run `pip install 'rmqlog[rocksdb]'`"
+            "run `pip install rocksdict`, the extra `rocksdb`"
         )
     return str(Path(spec.origin).parent.parent)
 

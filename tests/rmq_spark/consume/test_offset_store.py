@@ -238,7 +238,7 @@ def test_offsets_in_rocksdb(
     assert local.read() == committed
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     _last_database.cache_clear()
-    with pytest.raises(UnsupportedFormatError, match=r"run `pip install 'rmqlog\[rocksdb\]'`"):
+    with pytest.raises(UnsupportedFormatError, match=r"run `pip install rocksdict`"):
         store.read()
     with caplog.at_level(logging.WARNING):
         assert local.read() == {}

@@ -206,14 +206,14 @@ def test_without_rocksdict(
     store = Opened(str(golden(FIRST[0])))
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     rocksdb._last_database.cache_clear()
-    with pytest.raises(UnsupportedFormatError, match=r"run `pip install 'rmqlog\[rocksdb\]'`$"):
+    with pytest.raises(UnsupportedFormatError, match=r"run `pip install rocksdict`, the extra `rocksdb`$"):
         read_group_offsets(store, "CG_all")
     with caplog.at_level(logging.WARNING):
         messages = sum(
             queue.max_offset - queue.min_offset for queue in MessageStore.open(store.path).queues()
         )
     assert messages == goldens.expected(FIRST[0])["rows"]
-    assert "rmqlog[rocksdb]" in caplog.text
+    assert "pip install rocksdict" in caplog.text
 
 
 def test_offsets_are_not_written(copy_of: Golden, unchanged: Unchanged) -> None:
