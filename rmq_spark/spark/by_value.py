@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("rmq_spark", "store_format")
 # What only the user's own process needs: what a notebook shows of a store, what `open` gives, a message's
-# life, a recovery, tables that are appended without Spark, and what `register` and `drop_duplicates` do.
+# life, a recovery, tables that are appended without Spark, what `register` and `drop_duplicates` do, a
+# consumer that pops, and services but for transactions, which a write decides.
 _OF_USERS = (
     "store_format.notebook",
     "store_format.views.trace",
@@ -55,6 +56,15 @@ _OF_USERS = (
     "rmq_spark.write.append_table",
     "rmq_spark.spark.worker_python",
     "rmq_spark.spark.drop_duplicates",
+    "rmq_spark.broker.pop.message",
+    "rmq_spark.broker.pop.opened_stores",
+    "rmq_spark.broker.pop.order",
+    "rmq_spark.broker.pop.simple_consumer",
+    "rmq_spark.broker.pop.topic_pop",
+    "rmq_spark.broker.pop.waiting",
+    "rmq_spark.broker.services.clean",
+    "rmq_spark.broker.services.orderly",
+    "rmq_spark.broker.services.timer",
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -58,7 +58,7 @@ def _share(log: LogParts, part: Part) -> list[float]:
     return [float(np.mean(parts.cells == part)) for parts in log.files]
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.NAMES if "cluster" not in name])
+@pytest.mark.parametrize("name", [name for name in goldens.NAMES if "brokers" not in goldens.expected(name)])
 def test_the_bytes_are_those_of_the_diagnosis(golden: Golden, name: str) -> None:
     root = golden(name)
     summary = MessageStore.open(str(root)).diagnose().summary

@@ -45,6 +45,14 @@ def test_types_of_fields_are_kept_and_those_of_variables_are_not() -> None:
 def test_it_has_what_the_doors_import_when_it_is_used() -> None:
     """A door imports modules by their names. It has import statements for mypy alone, which show them."""
     sources = json.loads(lzma.decompress(packed_sources()))
-    homes = {f"rmq_spark.broker.{home}" for home in broker._HOMES.values()}
-    homes |= {f"rmq_spark.broker.services.{name}" for name in broker._MODULES}
+    used = {
+        each.name
+        for text, _ in sources.values()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and node.module == "rmq_spark.broker"
+        for each in node.names
+    }
+    homes = {f"rmq_spark.broker.{broker._HOMES[name]}" for name in used - {*broker._MODULES}}
+    homes |= {f"rmq_spark.broker.services.{name}" for name in used & {*broker._MODULES}}
+    assert {"PopPositions", "collect_names", "commit_decisions"} <= used
     assert homes | {*store_format._MODULES.values()} <= sources.keys()

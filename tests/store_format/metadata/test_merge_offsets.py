@@ -20,9 +20,10 @@ from store_format.metadata.group_offsets import (
     merge_consumer_offsets,
     merge_delay_offsets,
     merge_local_offsets,
+    read_local_offsets,
     write_delay_offsets,
 )
-from store_format.metadata.read import read_delay_offsets, read_local_offsets
+from store_format.metadata.read import read_delay_offsets
 from store_format.opened.store import Opened
 from tests.support.fixtures import Golden
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.metadata import read as config_json
+from store_format.metadata.group_offsets import read_local_offsets
 from store_format.metadata.read import (
     DECODERS,
     config_path,
@@ -21,7 +22,6 @@ from store_format.metadata.read import (
     loaded_bytes,
     read_consumer_offsets,
     read_delay_offsets,
-    read_local_offsets,
     read_order_infos,
     read_queue_mappings,
     read_request_modes,
@@ -384,7 +384,7 @@ def test_missing_directory_is_unknown(tmp_path: Path) -> None:
         value
         for name, value in vars(config_json).items()
         if name.startswith("read_") and getattr(value, "__module__", None) == config_json.__name__
-        if name not in ("read_config", "read_local_offsets", "read_checkpoint", "read_broker_conf")
+        if name not in ("read_config", "read_checkpoint", "read_broker_conf")
     ]
     assert len(readers) == 10
     for reader in readers:

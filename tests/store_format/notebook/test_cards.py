@@ -36,7 +36,7 @@ from tests.support.stored_rows import rows_in
 
 NOW = 1_800_000_000_000
 WARNING = "w"
-SINGLE = [name for name in goldens.NAMES if "cluster" not in name]
+SINGLE = [name for name in goldens.NAMES if "brokers" not in goldens.expected(name)]
 
 
 @pytest.fixture(scope="module")
