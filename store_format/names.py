@@ -39,6 +39,9 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TRACE_PREFIXES = (TRACE_TOPIC, "rmq_sys_TRACE_DATA_")  # of the broker, and of regions
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"  # each broker adds this topic to topics.json at start-up
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+CHECKPOINT_TOPIC = (
+    "CHECKPOINT_TOPIC"  # in a database of queues: what the commitlog's messages are filed up to
+)
 
 # TopicValidator.SYSTEM_TOPIC_SET
 SYSTEM_TOPICS = frozenset(
@@ -54,7 +57,7 @@ SYSTEM_TOPICS = frozenset(
         TRACE_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
-        "CHECKPOINT_TOPIC",
+        CHECKPOINT_TOPIC,
     )
 )
 # TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET: client and broker refuse a message to these topics

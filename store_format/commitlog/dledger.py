@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.arrays.ranges import gather_units
-from store_format.commitlog.frame import UnitFrame, message_places
+from store_format.commitlog.walk import UnitFrame, message_places
 from store_format.errors import StoreNotFoundError, StorePermissionError
 from store_format.files import paths
 from store_format.files.paths import StoreFile
@@ -189,7 +189,7 @@ def _wrong_head(head: bytes, remaining: int, place: int, previous: _Ints) -> Uni
     return None
 
 
-UNITS, ENTRIES = UnitFrame(), EntryFrame()
+ENTRIES = EntryFrame()
 
 
 def follow_entries(
@@ -222,11 +222,6 @@ def follow_entries(
         positions[count], sizes[count] = position + place, size
         count, at = count + 1, place + size
     return count, False
-
-
-def frame_of(file: StoreFile) -> UnitFrame:
-    """How messages lie in the file."""
-    return ENTRIES if file.head_size else UNITS
 
 
 def entry_index(log_file: StoreFile, cache: FileCache, message_offset: int) -> int | None:

@@ -15,8 +15,8 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.commitlog.dledger import frame_of, with_heads
-from store_format.commitlog.walk import Damage, UnitRun, Walk
+from store_format.commitlog.dledger import with_heads
+from store_format.commitlog.walk import Damage, UnitRun, Walk, frame_of
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -93,17 +93,12 @@ class CommitLog:
         and the empty files that a broker has allocated behind it are `growing_files`.
         """
         irregular: dict[str, CorruptStoreError] = {}
-        found = [
-            file
-            for each in directories
-            for file in with_heads(
-                each,
-                files_at(each).store_files(
-                    each, irregular=lambda error: irregular.update({error.file: error})
-                ),
-                cache,
+        found: list[StoreFile] = []
+        for each in directories:
+            listed = files_at(each).store_files(
+                each, irregular=lambda error: irregular.update({error.file: error})
             )
-        ]
+            found += listed if paths.base_name(each) == "commitlog" else with_heads(each, listed, cache)
         found += [StoreFile(path, int(paths.base_name(path)), 0) for path in irregular]
         found.sort(key=lambda file: file.start)
         stray = strays(found, cache)

@@ -21,10 +21,9 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import files_at
 from store_format.java.text import decode_utf8
 from store_format.layouts import CQ_UNIT, ROCKSDB_CQ_VALUE, ROCKSDB_OFFSET_VALUE
-from store_format.names import QueueKey
+from store_format.names import CHECKPOINT_TOPIC, QueueKey
 from store_format.opened.store import Opened
 
-_CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 _ENTRIES, _OFFSETS = "default", "offset"  # families
 _CTRL = b"\x01"
 _NUMBER = struct.Struct(">q")
@@ -66,7 +65,7 @@ class QueueDatabase:
                 topic, kind, queue_id = _split(directory, key)
                 if kind != b"max":
                     continue
-                if len(value) == _NUMBER.size and topic == _CHECKPOINT_TOPIC:
+                if len(value) == _NUMBER.size and topic == CHECKPOINT_TOPIC:
                     checkpoint = _NUMBER.unpack(value)[0]
                 elif len(value) == ROCKSDB_OFFSET_VALUE.itemsize:
                     ends[topic, queue_id] = LastEntry(*np.frombuffer(value, ROCKSDB_OFFSET_VALUE)[0].item())

@@ -101,6 +101,10 @@ class DecodeOptions:
     logical: tuple[LogicalRange, ...] = ()
 
     @property
+    def wants_logical(self) -> bool:
+        return not set(LOGICAL_COLUMNS).isdisjoint(self.names)
+
+    @property
     def filters(self) -> bool:
         return any(wish is not None for wish in (self.tags, self.key, self.message_id, self.where))
 

@@ -115,7 +115,7 @@ def refuse_unreadable_offsets(opened: Opened) -> None:
     """For a reader: raises UnsupportedFormatError if RocksDB has the offsets and rocksdict is not installed,
     and CorruptStoreError if its database cannot be read.
     """
-    if database_identities(opened, _PLAIN):
+    if opened.config_databases and database_identities(opened, _PLAIN):
         read_consumer_offsets(opened, is_needed=True)
 
 
@@ -184,7 +184,7 @@ def groups_without_file(opened: Opened) -> set[str]:
 def offsets_identity(opened: Opened) -> tuple[tuple[int, int, int] | None, ...]:
     """The `stat_identity` of each file of consumer offsets. Costs two stat calls, without RocksDB."""
     files = tuple(opened.files.stat_identity(config_path(opened, name)) for name in (_PLAIN, _LIGHT))
-    return files + database_identities(opened, _PLAIN)
+    return files + (database_identities(opened, _PLAIN) if opened.config_databases else ())
 
 
 def known_groups(opened: Opened) -> set[str]:

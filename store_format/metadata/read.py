@@ -164,9 +164,10 @@ def _stored_config(
 ) -> tuple[str, _T | None]:
     """The path of the file `name` of `config/`, or of the database in its place, and its `read_config`."""
     path = config_path(opened, name)
-    found = stored_config(opened, name, decode, lambda: read_config(path, dict), is_needed=is_needed)
-    if found is not None:
-        return found
+    if opened.config_databases:
+        found = stored_config(opened, name, decode, lambda: read_config(path, dict), is_needed=is_needed)
+        if found is not None:
+            return found
     place, _, value = load_config(path, decode, is_needed=is_needed) or (path, None, None)
     return place, value
 
@@ -321,7 +322,7 @@ def read_lmq_consumer_offsets(opened: Opened, *, is_needed: bool = False) -> Con
 
     None for a store with offsets in RocksDB: its broker does not read the file.
     """
-    if database_identities(opened, "consumerOffset.json"):
+    if opened.config_databases and database_identities(opened, "consumerOffset.json"):
         return None
     return read_config(config_path(opened, "lmqConsumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
@@ -375,7 +376,7 @@ def known_topics(opened: Opened) -> KnownTopics | None:
     path, now_ns = config_path(opened, "topics.json"), time.time_ns()
     # opened, because a user who may not read the file gets no topics either
     files = files_at(path).readable_identity(path), files_at(path).stat_identity(f"{path}.bak")
-    identities = files + database_identities(opened, "topics.json")
+    identities = files + (database_identities(opened, "topics.json") if opened.config_databases else ())
     last = _last_read(opened)
     seen, known = last.value
     if known is not None and seen == identities:

@@ -150,13 +150,10 @@ def _identities(opened: Opened, place: str) -> tuple[tuple[int, int, int] | None
 
 def _places(opened: Opened, name: str) -> list[str]:
     """The directories of the databases in place of a file. Version 2 is read alone."""
-    config = f"{opened.path}/config"
-    found = [
-        f"{config}/{directory}"
-        for directory in ("rdb", "metadata", _TABLES[name].directory)
-        if opened.files.exists(f"{config}/{directory}/CURRENT")
-    ]
-    return found[:1] if found[:1] == [f"{config}/rdb"] else found
+    config, there = f"{opened.path}/config", opened.config_databases
+    if "rdb" in there:
+        return [f"{config}/rdb"]
+    return [f"{config}/{each}" for each in ("metadata", _TABLES[name].directory) if each in there]
 
 
 def _counter(raw: Members) -> int:

@@ -11,6 +11,7 @@ from store_format.files.paths import is_remote
 from store_format.files.read import files_at
 
 OWN_DIRECTORY = ".rmqlog"  # brokers ignore it
+_CONFIG_DATABASES = frozenset({"consumerOffsets", "metadata", "rdb", "subscriptionGroups", "topics"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,13 @@ class Opened:
             if not any(paths.is_inside(each, path) for each in read)
             and not (read and not self.files.is_directory(f"{path}/data"))
         ]
+
+    @property
+    def config_databases(self) -> list[str]:
+        """The directories of `config/` that are RocksDB databases, sorted; most stores have none."""
+        config = f"{self.path}/config"
+        names = _CONFIG_DATABASES & self.files.names(config, missing_ok=True)
+        return [name for name in sorted(names) if self.files.exists(f"{config}/{name}/CURRENT")]
 
     def own(self, name: str) -> str:
         """The path of a file or directory of this project in the store."""

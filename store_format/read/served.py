@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 
 from store_format.consumequeue.compacted import compacted_part, has_compacted_files
 from store_format.consumequeue.own_files import DamagedFiles
@@ -118,6 +117,8 @@ def _with_keys(piece: QueueSlice, reader: QueueReader) -> QueueRange:
     """The entries of a slice whose messages have keys, or are damaged: a read of them is an error."""
     offsets, units = piece.read()
     for batch in reader.read([piece]):
+        import pyarrow.compute as pc  # most stores need it only for their messages
+
         without = pc.fill_null(pc.equal(pc.list_value_length(batch["keys"]), 0), True)
         gone = batch["queueOffset"].filter(without).to_numpy()
         kept = ~np.isin(offsets, gone)

@@ -4,10 +4,11 @@ queues of which brokers hold their messages (TopicQueueMappingDetail, LogicQueue
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from store_format.layouts import OFFSET_MAX
-from store_format.message.columns import LOGICAL_COLUMNS, DecodeOptions, LogicalRange
+from store_format.message.columns import DecodeOptions, LogicalRange
 from store_format.metadata.read import read_queue_mappings
 from store_format.opened.store import Opened
 
@@ -22,6 +23,9 @@ def logical_ranges(opened: Opened, broker_name: str) -> tuple[LogicalRange, ...]
     >>> logical_ranges(Opened("/data/broker-b"), "broker-b")[0]  # doctest: +SKIP
     LogicalRange(queue=('Static', 0), start=0, stop=9223372036854775807, queue_id=0, offset=10000, ...)
     """
+    mappings = None
+    with suppress(NotADirectoryError):  # `config` is a file: no topic is static
+        mappings = read_queue_mappings(opened)
     return tuple(
         LogicalRange(
             (topic, item.queue_id),
@@ -31,7 +35,7 @@ def logical_ranges(opened: Opened, broker_name: str) -> tuple[LogicalRange, ...]
             item.logic_offset if item.logic_offset >= 0 else None,
             "" if item is hosted[-1] else hosted[-1].bname,
         )
-        for topic, mapping in (read_queue_mappings(opened) or {}).items()
+        for topic, mapping in (mappings or {}).items()
         for logical_id, hosted in mapping.hosted_queues.items()
         for item in hosted
         if item.bname == broker_name
@@ -40,6 +44,6 @@ def logical_ranges(opened: Opened, broker_name: str) -> tuple[LogicalRange, ...]
 
 def with_logical(options: DecodeOptions, opened: Opened, broker_name: str) -> DecodeOptions:
     """The options with the ranges of the store's static topics, if a column needs them."""
-    if not set(LOGICAL_COLUMNS).intersection(options.names):
+    if not options.wants_logical:
         return options
     return replace(options, logical=logical_ranges(opened, broker_name))

@@ -195,7 +195,8 @@ class Store:
         of_all = self._look if select is _every_topic else None
         if of_all is not None and of_all.taken is not None:
             return of_all.taken
-        served = CompactedTopics.of(self.opened, OtherFiles(self.opened).compacted).names
+        compacted = OtherFiles(self.opened).compacted
+        served = CompactedTopics.of(self.opened, compacted).names if compacted else frozenset()
         OtherFiles(self.opened).warn(self.log, select, served, is_tiered_read=self.tiered_path is not None)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.opened)
@@ -237,6 +238,8 @@ class Store:
 
     def _served(self, taken: Snapshot, select: Callable[[str], bool]) -> Snapshot:
         """The snapshot with the queues as consumers get them, where other files than the log decide that."""
+        if self.tiered_path is None and not (self.compacted and OtherFiles(self.opened).compacted):
+            return taken
         topics = self.compacted_topics
         if self.tiered_path is not None:
             directory = TieredDirectory.find(self.tiered_path, self.broker_name)
@@ -440,7 +443,8 @@ class Store:
         self, decode_options: DecodeOptions, tolerance: Tolerance, tags_codes: frozenset[int] | None = None
     ) -> QueueReader:
         """A reader of slices of this store's queues; see `QueueReader`."""
-        decode_options = with_logical(decode_options, self.opened, self.broker_name)
+        if decode_options.wants_logical:
+            decode_options = with_logical(decode_options, self.opened, self.broker_name)
         return QueueReader(
             self.log, self.broker_name, decode_options, tolerance, tags_codes, f"{self.path}/consumequeue_ext"
         )

@@ -250,8 +250,9 @@ def add_a_column(root: Path) -> Iterator[Section]:
     )
     section.change(
         section.path("test_output_fields.py"),
-        '    "rawBody binary, _corrupt_record string"\n',
-        '    "rawBody binary, storedQueueId int, _corrupt_record string"\n',
+        '    "rawBody binary, logicalQueueId int, logicalQueueOffset bigint, _corrupt_record string"\n',
+        '    "rawBody binary, logicalQueueId int, logicalQueueOffset bigint, storedQueueId int, "\n'
+        '    "_corrupt_record string"\n',
     )
     section.says("make docs")
     section.test("test_columns.py", "test_output_fields.py", also=["tests/rmq_spark/produce/test_columns.py"])

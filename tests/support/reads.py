@@ -31,7 +31,7 @@ Row = dict[str, Any]  # column name -> value of any column type
 class Read:
     """What a DataFrame is: planned once, when it is looked at first, and read again by each look."""
 
-    def __init__(self, path: Path | list[Path], options: dict[str, str]) -> None:
+    def __init__(self, path: str | Path | list[Path], options: dict[str, str]) -> None:
         roots = {"paths": json.dumps(list(map(str, path)))} if isinstance(path, list) else {"path": str(path)}
         self._options = parse_read_options(roots | options)
         self._scan: Scan = pickle.loads(pickle.dumps(Scan(fields_from_options(self._options), self._options)))
@@ -65,7 +65,7 @@ class Read:
         return sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in self.rows())
 
 
-def read(path: Path | list[Path], **options: str | int | bool) -> Read:
+def read(path: str | Path | list[Path], **options: str | int | bool | Path) -> Read:
     """The options as Spark gives them: all are text."""
     given = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()

@@ -73,7 +73,7 @@ def test_a_view_shows_what_the_options_read(
 ) -> None:
     root = golden(name)
     given = {key: str(root / value) if value == "tiered" else value for key, value in options.items()}
-    found, _ = read(root, "queues", **given)
+    found, _ = read(root, "queues", None, **given)
     assert sum(found["messages"].to_pylist()) == messages
 
 

@@ -39,7 +39,7 @@ class Stream:
 
     defaults: ClassVar[dict[str, Any]] = {"startingOffsets": "earliest"}
 
-    def __init__(self, root: Path, *, clock_ms: Callable[[], int] = lambda: 0, **options: Any) -> None:
+    def __init__(self, root: str | Path, *, clock_ms: Callable[[], int] = lambda: 0, **options: Any) -> None:
         self.given: dict[str, str] = {}
         self.clock_ms = clock_ms
         self.log: list[tuple[dict[str, Any], dict[str, Any]]] = []

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from store_format.consumequeue.dispatch import CLAIM, Claims, Filing, counted
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.offset_by_time import Boundary, offset_at
+from store_format.consumequeue.offset_by_time import offset_at
+from store_format.consumequeue.own_files import Boundary
 from store_format.consumequeue.units import FiledQueue, read_batch_units
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.layouts import BATCH_CQ_UNIT, unpack

@@ -23,7 +23,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.offset_by_time import Boundary, offset_at
+from store_format.consumequeue.offset_by_time import offset_at
+from store_format.consumequeue.own_files import Boundary
 from store_format.consumequeue.slices import QueueRanges
 from store_format.consumequeue.units import FiledQueue, message_mask, read_units, short_queues
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError

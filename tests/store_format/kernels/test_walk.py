@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.commitlog.dledger import follow_entries
-from store_format.commitlog.frame import follow_units
+from store_format.commitlog.walk import follow_units
 from tests.support import oracle, strategies
 from tests.support.oracle import Message
 

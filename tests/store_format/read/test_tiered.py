@@ -59,8 +59,11 @@ def test_every_row_and_column(golden: Golden, unchanged: Unchanged) -> None:
     with unchanged(root):
         store = _store(root)
         found = [row for queue in store.queues() for row in rows_of(queue.to_table(columns=NAMES))]
-        options = {"includeSystemTopics": True, "columns": ",".join(NAMES)}
-        batch = rows_of(read(root, tieredStoreFilePath=root / "tiered", **options).table())
+        batch = rows_of(
+            read(
+                root, tieredStoreFilePath=root / "tiered", includeSystemTopics=True, columns=",".join(NAMES)
+            ).table()
+        )
         alone = MessageStore.open(str(root)).queues()
     assert _other_than_in_both(found, told) == []
     assert _other_than_in_both(batch, told) == []
@@ -143,7 +146,9 @@ def test_a_group_loses_nothing_that_is_still_served(root: Path) -> None:
     assert sum(row["lagMessages"] for row in rows if row["group"] == "CG_tags") == 279
     alone = MessageStore.open(str(root)).view("lag", now_ms=0).to_pylist()
     assert None in {row["lostMessages"] for row in alone if row["topic"] == "Orders"}
-    assert rmq_spark.open(root, tiered_path=str(root / "tiered")).queue("Orders", 0).min_offset == 0
+    opened = rmq_spark.open(root, tiered_path=str(root / "tiered"))
+    assert isinstance(opened, MessageStore)
+    assert opened.queue("Orders", 0).min_offset == 0
 
 
 # ---- one queue ---------------------------------------------------------------------------------------------
@@ -194,7 +199,7 @@ def test_a_segment_that_was_replaced_is_noticed(root: Path) -> None:
     planned = read(root, subscribe="Orders", tieredStoreFilePath=root / "tiered")
     assert planned.splits
     for path in _segments(root, "COMMIT_LOG"):
-        shutil.copy(path, path.with_name("new")).replace(path)
+        Path(shutil.copy(path, path.with_name("new"))).replace(path)
     with pytest.raises(FileReplacedError, match="another file took this name"):
         planned.rows()
 
