@@ -15,8 +15,8 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.commitlog.dledger import with_heads
-from store_format.commitlog.walk import Damage, UnitRun, Walk, frame_of
+from store_format.commitlog.dledger import ENTRIES, with_heads
+from store_format.commitlog.walk import UNITS, Damage, UnitFrame, UnitRun, Walk
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -56,6 +56,11 @@ _WORD_SIZE = 8  # total size and magic code of a message, never zero
 _TAIL_SIZE = 3  # of a message without properties: the last byte of its topic, and their length, two zeros
 _FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 _Ints = NDArray[np.int64]
+
+
+def frame_of(file: StoreFile) -> UnitFrame:
+    """How messages lie in a commitlog file: one behind the other, or each behind a head."""
+    return ENTRIES if file.head_size else UNITS
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -344,7 +349,9 @@ class CommitLog:
             raise OffsetOutOfRangeError(
                 f"physical offset {start} is no longer in the commitlog; {self._range()}"
             )
-        return Walk(self.files, self._cache, start, stop, verify_crc=verify_crc, resync=resync)
+        return Walk(
+            self.files, self._cache, start, stop, verify_crc=verify_crc, resync=resync, frame_of=frame_of
+        )
 
     def runs(self, start: int, stop: int | None = None, *, verify_crc: bool = False) -> Iterator[UnitRun]:
         """Yields the messages that begin in [start, stop), without the damage between them.

@@ -167,6 +167,7 @@ class Walk:
         *,
         verify_crc: bool,
         resync: bool,
+        frame_of: Callable[[StoreFile], UnitFrame],
     ) -> None:
         self.sums = WalkSums()
         self.end: WalkEnd | None = None  # None until the iterator is exhausted
@@ -176,6 +177,7 @@ class Walk:
         self._stop = stop
         self._verify_crc = verify_crc
         self._resync = resync
+        self._frame_of = frame_of
         self._crc_wasted = 0
         self._failure: WalkEnd | None = None  # the first failure since the last good unit
         self._blank: WalkEnd | None = None  # set behind a BLANK, until the next unit
@@ -261,10 +263,10 @@ class Walk:
                 position, window_size = following, _WINDOW_SIZE_MIN
                 continue
             if run is None:  # The unit is longer than the window, or a broker has completed it meanwhile.
-                place = frame_of(file).message_at(view, position)
+                place = self._frame_of(file).message_at(view, position)
                 if place >= stop:
                     break  # Only its head is before.
-                frame_of(file).note(view, position, self._previous)
+                self._frame_of(file).note(view, position, self._previous)
                 run, whole = UnitRun(file, np.array([place]), np.array([check.size]), None, position), True
             self._count(run)
             yield run
@@ -289,7 +291,7 @@ class Walk:
         buffer = view.window(position, min(position + window_size, stop + _LAST_UNIT_SIZE, file.size))
         numbers = np.empty((2, len(buffer) // MESSAGE_SIZE_MIN + 1), np.int64)
         place = position, file.start + position
-        count, wrong = frame_of(file).follow(
+        count, wrong = self._frame_of(file).follow(
             buffer, stop - position, *place, self._verify_crc, self._previous, *numbers
         )
         kernels.ready(count)
@@ -319,7 +321,7 @@ class Walk:
     ) -> UnitCheck:
         """Checks the unit at the position. With `resync` takes CRCs only within `_CRC_ALLOWANCE`."""
         look = partial(
-            frame_of(file).check,
+            self._frame_of(file).check,
             view,
             position,
             file.size - position,
@@ -363,7 +365,7 @@ class Walk:
         """(The damage at `position`; where the walk continues, None if no unit follows in the log)."""
         file = self._files[index]
         following, zeros_from = _search_unit(
-            view, file, position, stop, partial(self._goes_on_at, view, index)
+            view, file, position, stop, partial(self._goes_on_at, view, index), self._frame_of(file)
         )
         at_tail = following is None and index >= self._last_begun(index)
         # A live broker writes in order: the bytes here may be complete since the search behind them.
@@ -410,7 +412,8 @@ class Walk:
         stop = min(file.size, _BEGIN_SIZE) if file.is_remote else file.size
         return (
             any(view.read(0, 8))
-            or _search_unit(view, file, 0, stop, partial(self._is_unit, view, file))[0] is not None
+            or _search_unit(view, file, 0, stop, partial(self._is_unit, view, file), self._frame_of(file))[0]
+            is not None
         )
 
     def _is_unit(self, view: FileView, file: StoreFile, position: int) -> bool:
@@ -421,7 +424,12 @@ class Walk:
 
 
 def _search_unit(
-    view: FileView, file: StoreFile, position: int, stop: int, is_unit: Callable[[int], bool]
+    view: FileView,
+    file: StoreFile,
+    position: int,
+    stop: int,
+    is_unit: Callable[[int], bool],
+    frame: UnitFrame,
 ) -> tuple[int | None, int]:
     """The first place behind `position` and before `stop` for which `is_unit` is true; None without.
 
@@ -435,7 +443,7 @@ def _search_unit(
             return None, stop  # The file became shorter.
         block = data[: min(size, stop - at)]
         is_zero = not data.any()  # Most bytes behind the end of a log are zero.
-        for candidate in () if is_zero else frame_of(file).candidates(data, len(block), file, at):
+        for candidate in () if is_zero else frame.candidates(data, len(block), file, at):
             if candidate > position and is_unit(candidate):
                 return candidate, zeros_from
         if not is_zero and block.any():
@@ -568,12 +576,3 @@ def _blanks(data: _Bytes, count: int, remaining: int) -> list[int]:
 
 
 UNITS = UnitFrame()
-
-
-def frame_of(file: StoreFile) -> UnitFrame:
-    """How messages lie in the file."""
-    if not file.head_size:
-        return UNITS
-    from store_format.commitlog.dledger import ENTRIES  # few logs have heads, and the module needs this one
-
-    return ENTRIES

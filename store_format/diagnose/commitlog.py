@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.journal import StoreState
-from store_format.commitlog.log import CommitLog, first_byte
-from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk, frame_of
+from store_format.commitlog.log import CommitLog, first_byte, frame_of
+from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.consumequeue.dispatch import find_entries
 from store_format.diagnose.problems import BODY_ADVICE, Findings, LogSummary, Severity
 from store_format.layouts import OFFSET_MAX
