@@ -201,9 +201,9 @@ def test_a_change_is_seen(tmp_path: Path) -> None:
 
 
 def test_without_rocksdict(
-    golden: Golden, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    copy_of: Golden, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Opened(str(golden(FIRST[0])))
+    store = Opened(str(copy_of(FIRST[0])))  # whose databases no other test has opened in this process
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     rocksdb._last_database.cache_clear()
     with pytest.raises(UnsupportedFormatError, match=r"run `pip install rocksdict`, the extra `rocksdb`$"):
