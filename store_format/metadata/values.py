@@ -359,9 +359,17 @@ def _one_of(*names: str) -> Callable[[Any, str], str | None]:
 def integer_map(value: Any, where: str, key_stop: int = _INT_MAX + 1) -> dict[int, int]:
     """A map with 32-bit integers as keys, in quotes or not."""
     return {
-        integer(key, where, key_stop): integer(item, f"{where}.{key}")
+        _short_integer(key, where, key_stop): item
+        if type(item) is int and 0 <= item < _LONG_STOP  # nearly all; no text of a place is made
+        else integer(item, f"{where}.{key}")
         for key, item in entries(value, where).items()
     }
+
+
+def _short_integer(key: Any, where: str, stop: int) -> int:
+    """`integer`, at once for a few digits: less than any `stop`."""
+    is_short = type(key) is str and len(key) < 10 and key.isascii() and key.isdecimal()
+    return int(key) if is_short else integer(key, where, stop)
 
 
 def _of_caller(value: Any, where: str) -> NoReturn:
