@@ -22,6 +22,7 @@ from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds, can_b
 from store_format.consumequeue.own_files import Boundary, joined_entries, own_log, read_listed
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import valid_units
+from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreNotFoundError, TruncatedRecordError
 from store_format.files import paths
 from store_format.files.paths import StoreFile
@@ -134,9 +135,11 @@ class TieredDirectory(NamedTuple):
                 f"{', '.join(found)}; move or mount the one of this store elsewhere"
             )
         if not found:
+            others = f"no directory of broker {broker_name} in {first_names(map(paths.base_name, clusters))}"
             raise StoreNotFoundError(
-                f"tieredStoreFilePath {path}: expected HASH_CLUSTER/{broker_name} in it, found "
-                f"{len(clusters)} clusters without this broker; give the broker's setting of this name"
+                f"tieredStoreFilePath {path}: expected a directory of a cluster (8 hex digits, _, its name) "
+                f"with a directory {broker_name} in it, found "
+                f"{others if clusters else 'no directory of a cluster'}; give the path that the broker has"
             )
         return TieredDirectory(found[0])
 
