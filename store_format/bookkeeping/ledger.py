@@ -462,6 +462,9 @@ class GivenUp:
 
     `deleted` are (topic, physical offset) of topics that this project has deleted: their messages up to this
     offset belong to the deleted topic, also if a topic of this name is created again.
+
+    `torn` are (physical offset, store timestamp in ms, count) of messages of which a crash left a part, where
+    the log was cut. The count is 1 if only this part shows the message, and 0 for one of `messages`.
     """
 
     NAME: ClassVar = "given-up.json"  # in `.rmqlog`
@@ -471,6 +474,7 @@ class GivenUp:
     begins: tuple[tuple[str, int, int], ...] = ()
     is_least: bool = False
     deleted: tuple[tuple[str, int], ...] = ()
+    torn: tuple[tuple[int, int, int], ...] = ()
 
     @staticmethod
     def read(opened: Opened) -> GivenUp:
@@ -509,11 +513,11 @@ class GivenUp:
 
     @property
     def count(self) -> int:
-        return sum(stop - first for _, _, first, stop in self.messages)
+        return sum(stop - first for _, _, first, stop in self.messages) + sum(each[2] for each in self.torn)
 
     def __str__(self) -> str:
         """What was given up; empty for nothing."""
-        if self.messages:
+        if self.count:
             return f"{'at least ' * self.is_least}{self.count:,} message{'s' * (self.count != 1)}"
         if self.is_least:
             return "an unknown number of messages"
@@ -547,12 +551,15 @@ class GivenUp:
         messages = [((topic, id_), first, stop) for topic, id_, first, stop in self.messages + more.messages]
         fillers = [(("", 0), start, stop) for start, stop in self.fillers + more.fillers]
         begins = {each[:2]: each[2] for each in sorted(self.begins + more.begins)}
+        # the entry of a torn message is cut before its head
+        torn = {each[:2]: each[2] for each in sorted(self.torn + more.torn, reverse=True)}
         return GivenUp(
             tuple((*queue, first, stop) for queue, first, stop in _joined(messages)),
             tuple((start, stop) for _, start, stop in _joined(fillers)),
             tuple((*queue, physical) for queue, physical in begins.items()),
             self.is_least or more.is_least,
             tuple(dict(sorted(self.deleted + more.deleted)).items()),
+            tuple(sorted((*each, count) for each, count in torn.items())),
         )
 
 
@@ -574,6 +581,7 @@ def _given_up(value: Any) -> GivenUp:  # Any: JSON
         tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value["begins"]),
         bool(value.get("is_least", False)),
         tuple((str(topic), int(physical)) for topic, physical in value.get("deleted", ())),
+        tuple((int(physical), int(timestamp), int(n)) for physical, timestamp, n in value.get("torn", ())),
     )
 
 

@@ -209,6 +209,14 @@ class Recovery(LogComparison):
     is_torn: bool = False  # the head of a message is at the end of a crashed store's log
 
     @property
+    def torn(self) -> tuple[tuple[int, int], ...]:
+        """The physical offset and the store timestamp (ms) of the message whose head is at the end of the log of
+        a crashed store; empty without such a head.
+        """
+        timestamp = (self.whole_in or self.log).store_timestamp_at(self.end.offset) if self.is_crashed else -1
+        return ((self.end.offset, timestamp),) if timestamp >= 0 else ()
+
+    @property
     def short(self) -> list[StoreFile]:
         """The short files of a store that is recovered in place: only zeros follow the log in them.
 
@@ -249,7 +257,7 @@ class Recovery(LogComparison):
         behind them, or no message has queue offsets between others.
         """
         log, known = self.whole_in or self.log, GivenUp.read(self.source)
-        self.is_torn = self.is_crashed and log.store_timestamp_at(self.end.offset) >= 0
+        self.is_torn = bool(self.torn)
         ranges = [*((each.start, each.stop) for each in self.filled), *(each.range for each in self.damage)]
         deleted = StoredTopics(self.source).deleted_until()
         lost_between = ComparedQueue.lost_between(self.compared.values(), deleted)
@@ -562,7 +570,9 @@ def cut_behind_end(recovery: Recovery, files: FileWrites) -> None:
         noted += [(*each.key, *place) for place in places]
         if places and not places[0][0] and each.physical >= 0:
             begins.append((*each.key, min(each.physical, end.offset)))  # behind the end it may lead anywhere
-    GivenUp(tuple(noted), fillers, tuple(begins), recovery.lacks_ends).add_to(opened, files)
+    is_unnamed = all(0 <= each.physical < end.offset for each in lost)
+    torn = tuple((*each, int(is_unnamed)) for each in recovery.torn if end.offset < limit)
+    GivenUp(tuple(noted), fillers, tuple(begins), recovery.lacks_ends, torn=torn).add_to(opened, files)
     before = Ledger.read(opened)
     ledger = before.with_given_up(
         lambda last: last >= recovery.stop or any(start <= last < stop for start, stop in holes)

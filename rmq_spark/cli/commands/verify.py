@@ -149,12 +149,18 @@ def _write_given_up(output: Output, root: str) -> None:
     from store_format.display.text import first_names
     from store_format.opened.store import Opened
 
+    given_up = GivenUp.known(Opened(root))
     places = (
         f"{topic}-{queue_id} offset{'' if stop - first == 1 else 's'} {first}"
         + (f" to {stop - 1}" if stop - first > 1 else "")
-        for topic, queue_id, first, stop in GivenUp.known(Opened(root)).messages
+        for topic, queue_id, first, stop in given_up.messages
     )
-    if named := first_names(places, 3):
+    torn = (
+        f"the torn message at commitlog {physical}, of no known queue"
+        for physical, _, n in given_up.torn
+        if n
+    )
+    if named := first_names((*places, *torn), 3):
         write_line(output, "given up", named)
 
 

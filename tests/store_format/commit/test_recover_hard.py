@@ -81,6 +81,27 @@ def test_a_copy_notes_that_more_may_be_lost(copy_of: Golden, tmp_path: Path) -> 
     assert not found.lacks_ends
 
 
+@pytest.mark.parametrize("has_queues", [True, False])
+def test_a_torn_message_is_noted_once(copy_of: Golden, tmp_path: Path, has_queues: bool) -> None:
+    """Also if its topic lost all queues, so that the head alone shows it, and if the recovery was killed."""
+    root, new = copy_of("crash-5.5.0"), tmp_path / "new"
+    last = Damaged(root).units[-1]
+    overwrite(last.path, last.position + last.size // 2, bytes(last.size - last.size // 2))
+    if not has_queues:
+        shutil.rmtree(root / "consumequeue" / "Metrics")
+    shutil.copytree(root, tmp_path / "before")
+    assert "849 messages readable, 1 message lost with the crash" in diagnose(str(root)).verdict
+    recover(str(root), into=str(new)).apply()
+    recover(str(root)).apply()
+    assert [diagnose(str(path)).given_up for path in (root, new)] == ["1 message", "1 message"]
+    # as a recovery leaves it that is killed when the entries are cut, and the log is not
+    for name in ("commitlog", "abort"):
+        before, now = tmp_path / "before" / name, root / name
+        shutil.copytree(before, now, dirs_exist_ok=True) if before.is_dir() else shutil.copy(before, now)
+    recover(str(root)).apply()
+    assert diagnose(str(root)).given_up == "1 message"
+
+
 def test_a_new_copy_that_fails_is_removed(golden: Golden, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     plan = recover(str(golden("basic-5.5.0")), into=str(copy), salvage=True)
