@@ -8,9 +8,11 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_spark.seen_names import Spelling, hint_of_nothing, missing_tags
 from store_format.errors import OptionError
@@ -82,13 +84,6 @@ def tags_of(tags: object) -> frozenset[str] | None:
 
 def _parts(text: str) -> list[str]:
     return [part for part in map(str.strip, re.split(r"\|\||,", text)) if part]
-
-
-def refuse_keys(key: object) -> None:
-    """Raises OptionError for a key that is no text."""
-    keys = keys_of(key)
-    if key is not None and not isinstance(key, str):
-        raise OptionError(f"key: messages takes one key, found {keys!r}; find(key=[…]) takes several")
 
 
 def refuse_columns(columns: object) -> None:
@@ -171,6 +166,40 @@ def warn_of_nothing(name: str, stores: Sequence[Store], choice: MessageChoice, c
         _log.warning("%s: %s", name, sentence)
 
 
+def warn_of_missing_keys(name: str, keys: Iterable[str]) -> None:
+    """Warns of each of several keys that no message has. `name` is the method."""
+    for key in keys:
+        _log.warning("%s: no message that matches has the key %r", name, key)
+
+
+# ---- reads of several keys ---------------------------------------------------------------------------------
+
+
+class AnyKey:
+    """Keeps the messages of record batches that have any of several keys, as UNIQ_KEY or as a word of KEYS.
+
+    The batches need the columns NEEDS. `missing` are the keys that no message of them has.
+    """
+
+    NEEDS: ClassVar = ("keys", UNIQ_KEY)
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys, self._seen = tuple(keys), set[str]()
+
+    def messages_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of the batch that have any of the keys."""
+        wanted, words, ids = pa.array(self._keys, pa.string()), batch["keys"], batch[UNIQ_KEY]
+        keep = pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False).copy()
+        hits = pc.is_in(words.flatten(), value_set=wanted)
+        self._seen.update(words.flatten().filter(hits).to_pylist(), ids.filter(pa.array(keep)).to_pylist())
+        keep[np.asarray(pc.list_parent_indices(words))[hits.to_numpy(zero_copy_only=False)]] = True
+        return batch.filter(pa.array(keep))
+
+    @property
+    def missing(self) -> list[str]:
+        return [key for key in self._keys if key not in self._seen]
+
+
 # ---- searches, for several keys, too -----------------------------------------------------------------------
 
 
@@ -188,9 +217,10 @@ class FindSearch:
         A missing key is said without a look at other keys: programs ask for many keys.
         """
         found = [[look_up(store, choice, self._wider) for choice in self._choices] for store in stores]
-        for i, key in enumerate(self.keys):
-            if not any(len(of_store[i].table) for of_store in found):
-                _log.warning("find: no message that matches has the key %r", key)
+        missing = (
+            key for i, key in enumerate(self.keys) if not any(len(of_store[i].table) for of_store in found)
+        )
+        warn_of_missing_keys("find", missing)
         merged = [_merged(of_store, self.how.columns) for of_store in found]
         count = sum(len(each.table) for each in merged)
         if not self.keys:

@@ -61,8 +61,15 @@ class Messages:
         duckdb.sql("SELECT count(*) FROM orders")  # orders = store.messages("Orders")
     """
 
-    def __init__(self, stores: Sequence[Store], choice: MessageChoice, columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        stores: Sequence[Store],
+        choice: MessageChoice,
+        columns: Sequence[str],
+        keys: Sequence[str] = (),
+    ) -> None:
         self._stores, self._choice, self._columns = tuple(stores), choice, tuple(columns)
+        self._keys = tuple(keys)  # several; one key is part of the choice
 
     @property
     def _topics(self) -> str:
@@ -74,17 +81,23 @@ class Messages:
         return arrow_schema(self._columns)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        from rmq_spark.python_search import warn_of_nothing
+        from rmq_spark.python_search import AnyKey, warn_of_missing_keys, warn_of_nothing
 
+        any_key = AnyKey(self._keys) if self._keys else None
+        wanted = tuple(dict.fromkeys((*self._columns, *(any_key.NEEDS if any_key else ()))))
         count = 0
         for store in self._stores:
             queues = store.queues(self._choice.chooses_topic)
             ranges = ranges_in_time(queues, self._choice)
-            for batch in read_chosen(ranges, self._columns, Tolerance(), self._choice):
+            for batch in read_chosen(ranges, wanted, Tolerance(), self._choice):
+                batch = any_key.messages_of(batch) if any_key else batch
                 if batch.num_rows:
                     count += batch.num_rows
                     yield batch.select(list(self._columns))
-        warn_of_nothing("messages", self._stores, self._choice, count)
+        if any_key:
+            warn_of_missing_keys("messages", any_key.missing)
+        else:
+            warn_of_nothing("messages", self._stores, self._choice, count)
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
@@ -135,25 +148,25 @@ def messages_in(
     until: Time | None = None,
     where: str | None = None,
     tags: Sequence[str] | None = None,
-    key: str | None = None,
+    key: str | Sequence[str] | None = None,
 ) -> Messages:
     """See `LogStore.messages`."""
-    from rmq_spark.python_search import refuse_columns, refuse_keys, tags_of, topics_of
+    from rmq_spark.python_search import keys_of, refuse_columns, tags_of, topics_of
 
     refuse_columns(columns)
-    refuse_keys(key)
+    keys = keys_of(key)
     since_ms, until_ms = _times_ms(since, until)
     names = () if topic is None else topics_of(topic, _known_topics(stores))
     choice = MessageChoice(
         names=() if isinstance(topic, str) else names,
         glob=topic if isinstance(topic, str) else None,
         tags=tags_of(tags),
-        key=key,
+        key=keys[0] if len(keys) == 1 else None,
         where=_condition(where),
         since_ms=since_ms,
         until_ms=until_ms,
     )
-    return Messages(stores, choice, columns)
+    return Messages(stores, choice, columns, keys if len(keys) > 1 else ())
 
 
 def _known_topics(stores: Iterable[Store]) -> set[str]:
@@ -232,7 +245,7 @@ class _WithMessages:
         until: Time | None = None,
         where: str | None = None,
         tags: Sequence[str] | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
     ) -> Messages:
         """Returns the messages of a topic, read lazily. `topic` may be a pattern such as `Order*`, or a list.
 
@@ -240,7 +253,7 @@ class _WithMessages:
         another. `since` (inclusive) and `until` (exclusive) are store times: ISO 8601, `-2h` before now, ms
         since 1970, a date or a datetime, in UTC if no zone is given. `where` is a condition on message
         properties in RocketMQ's SQL92. `tags` keeps messages with any of these tags; None and an empty list
-        are no filter. `key` keeps messages with this word in KEYS or this UNIQ_KEY.
+        are no filter. `key` keeps messages with this word in KEYS or this UNIQ_KEY; of a list, with any.
 
         A key, tags and properties that no message has are logged when the messages are read.
         Raises OptionError for an unknown topic or column, and for an invalid time or condition.

@@ -210,8 +210,8 @@ class Recovery(LogComparison):
 
     @property
     def torn(self) -> tuple[tuple[int, int], ...]:
-        """The physical offset and the store timestamp (ms) of the message whose head is at the end of the log of
-        a crashed store; empty without such a head.
+        """The physical offset and store timestamp (ms) of a message whose head is at the end of a crashed
+        store's log; empty without such a head.
         """
         timestamp = (self.whole_in or self.log).store_timestamp_at(self.end.offset) if self.is_crashed else -1
         return ((self.end.offset, timestamp),) if timestamp >= 0 else ()

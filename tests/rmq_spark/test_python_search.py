@@ -40,6 +40,23 @@ def test_several_keys_are_the_messages_of_each(store: LogStore) -> None:
     assert (one.table, one.how) == (each[0], store.find(key="id-9").how)
 
 
+def test_messages_take_several_keys_and_say_which_no_message_has(
+    store: LogStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows of a search in the same topics; a key is a word of KEYS or the UNIQ_KEY."""
+    unique = store.find(key="id-10", topic="Jobs").table["msgId"][0].as_py()
+    keys = ["id-9", unique, "id-9"]
+    wanted = store.find(key=keys, topic="Jobs", columns=COLUMNS).table.select(COLUMNS).to_pylist()
+    found = store.messages("Jobs", columns=COLUMNS, key=keys)
+    assert found.schema.names == found.to_table().schema.names == [*COLUMNS]
+    assert sorted(map(str, found.to_table().to_pylist())) == sorted(map(str, wanted))
+    assert len(wanted) == 2
+    assert not caplog.messages
+    assert found.head(1).num_rows == 1
+    assert store.messages("Jobs", key=["id-9", "nobody"]).to_table().num_rows == 1
+    assert caplog.messages == ["messages: no message that matches has the key 'nobody'"]
+
+
 def test_a_text_in_the_body(store: LogStore) -> None:
     bodies = store.messages("Jobs", columns=["body"]).to_table()["body"].to_pylist()
     wanted = [body for body in bodies if b"ledger" in body]
@@ -75,7 +92,8 @@ def test_the_lives_of_the_messages_with_a_key(store: LogStore) -> None:
         (lambda store: store.find(tags="TagA"), "expected a list of tags, found 'TagA'; write tags=['TagA']"),
         (lambda store: store.find(tags="TagA || Aa"), "write tags=['TagA', 'Aa']"),
         (lambda store: store.messages("Jobs", tags="TagA"), "write tags=['TagA']"),
-        (lambda store: store.messages("Jobs", key=["a", "b"]), "find(key=[…]) takes several"),
+        (lambda store: store.messages("Jobs", key=["a", 5]), "expected a text or a list of texts"),
+        (lambda store: store.messages("Jobs", key=[]), "key: expected a key, found an empty list"),
         (lambda store: store.find(topic="jobs"), "no topic is named 'jobs'; did you mean Jobs?"),
         (lambda store: store.find(bodi="x"), "find: unknown argument 'bodi'; did you mean body?"),
         (lambda store: store.find(body=b"x"), "body: expected a text, found b'x'"),

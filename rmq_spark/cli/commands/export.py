@@ -34,7 +34,6 @@ from rmq_spark.cli.remarks import Progress, nothing, remark
 from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import OptionError
-from store_format.names import UNIQ_KEY
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from store_format.read.tolerance import Tolerance
 
 _FORMS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
-_WORDS = "keys"
 _ROW_GROUP_BYTES = 64 << 20
 
 
@@ -168,46 +166,33 @@ class _Source:
         self.rows = 0
         self._stores, self._filters, self._tolerance, self._progress = stores, filters, tolerance, progress
         self._keys = keys if len(keys) > 1 else ()  # one key is among the filters
-        self._seen_keys: set[str] = set()
+        self._missing: list[str] = []
         self._without_light = without_light
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         from rmq_spark.cli.reading import SIZE, read_messages
         from rmq_spark.cli.view_rows import first_rows
+        from rmq_spark.python_search import AnyKey
 
-        wanted = tuple(dict.fromkeys((*self.names, SIZE, *((_WORDS, UNIQ_KEY) if self._keys else ()))))
+        any_key = AnyKey(self._keys) if self._keys else None
+        wanted = tuple(dict.fromkeys((*self.names, SIZE, *(any_key.NEEDS if any_key else ()))))
         read = (
             read_messages(store, self._filters, wanted, self._tolerance, without_light=self._without_light)
             for store in self._stores
         )
-        chosen = (self._with_keys(batch) for batches in read for batch in batches)
+        batches = (batch for batches in read for batch in batches)
+        chosen = map(any_key.messages_of, batches) if any_key else batches
         for batch in first_rows(chosen, self._filters.limit):
             yield batch.select(self.names)
             self.rows += batch.num_rows
             self._progress.add(int(batch[SIZE].to_numpy().sum()))
-
-    def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The messages that have any of several keys as UNIQ_KEY or as a word of KEYS; without keys all."""
-        if not self._keys:
-            return batch
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        wanted, words, ids = pa.array(self._keys, pa.string()), batch[_WORDS], batch[UNIQ_KEY]
-        keep = pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False).copy()
-        hits = pc.is_in(words.flatten(), value_set=wanted)
-        self._seen_keys.update(
-            words.flatten().filter(hits).to_pylist(), ids.filter(pa.array(keep)).to_pylist()
-        )
-        keep[np.asarray(pc.list_parent_indices(words))[hits.to_numpy(zero_copy_only=False)]] = True
-        return batch.filter(pa.array(keep))
+        self._missing = any_key.missing if any_key else []
 
     def missing_keys(self) -> list[str]:
         """Those of several keys that no message has. With `--limit`, not every message was looked at."""
         if self._filters.limit is not None and self.rows >= self._filters.limit:
             return []
-        return [key for key in self._keys if key not in self._seen_keys]
+        return self._missing
 
 
 def _write_file(form: str, file: BinaryIO, source: _Source, bodies: str, zone: Zone) -> None:
