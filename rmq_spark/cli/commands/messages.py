@@ -235,8 +235,9 @@ def find_(
     """Messages by key, id, tag, time, body or condition.
 
     Each WORD is a key or an id. Keys and ids are looked up in the index files; parts of the commitlog without
-    an index are scanned. --body reads every message that the other filters choose; -i ignores case, and -E
-    takes a regular expression. stderr reports how the messages were found and what was searched.
+    an index are scanned. Each copy of a message is a row: as delayed, as a retry, as a dead letter. --body
+    reads every message that the other filters choose; -i ignores case, and -E takes a regular expression.
+    stderr reports how the messages were found and what was searched.
 
     \b
     rmqlog find /data/store order-1234
@@ -366,7 +367,20 @@ def _say_how_found(searches: Sequence[_WordSearch]) -> None:
         labels = ([each.store.broker_name] if is_cluster else []) + ([each.word] if has_words else [])
         label = "".join(f"{shown(text)}: " for text in labels)
         looked = f": {shown(str(searched))}" if searched.index_files or searched.scanned else ""
-        remark(f"{label}{found.table.num_rows} found by {found.how}{looked}")
+        remark(f"{label}{_counted(found.table)} found by {found.how}{looked}")
+
+
+def _counted(rows: pa.Table) -> str:
+    """How many messages were found. Retries, delayed messages and dead letters are copies of a message, which
+    `trace` counts once; without the column of the ids, only the rows are counted.
+    """
+    if "msgId" not in rows.schema.names:
+        return str(rows.num_rows)
+    ids = rows["msgId"].drop_null()
+    messages = len(ids.unique()) + rows.num_rows - len(ids)
+    if messages == rows.num_rows:
+        return str(messages)
+    return f"{rows.num_rows} copies of {messages} message{'s' * (messages != 1)}"
 
 
 def _end_of_search(searches: Sequence[_WordSearch], count: int, nothing: str) -> int:
