@@ -6,6 +6,7 @@ reader works without these files; a broker may not.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -368,7 +369,7 @@ def _check_topic_types(
             advice = (
                 "Consumers cannot find the topic, readers can. Unless it was deleted on purpose, create the "
                 "topic again, with as many queues as it has directories here: rmqlog recover STORE --topic "
-                f"{shown(topic)} --apply"
+                f"{shlex.quote(shown(topic))} --apply"
             )
             expected, kind = f"topic {topic} in topics.json", f"topic {topic}"
             findings.add("warning", directory, 0, expected, "none", advice, kind=kind)
@@ -387,9 +388,12 @@ def check_queue_ids(
     `queues` gives the directory and the number of messages of each queue.
     """
     try:
-        topics: Mapping[str, TopicConfig] = config_json.read_topics(opened) or {}
+        topics = config_json.read_topics(opened)
     except CorruptStoreError:
         return {}  # check_config has reported it
+    if not topics:
+        return {}
+    is_old = topics.is_backup and not StoredTopics(opened).has_rocksdb_config
     highest: dict[str, int] = {}
     unread: dict[QueueKey, int] = {}
     for topic, queue_id in queues:
@@ -403,7 +407,12 @@ def check_queue_ids(
         needed = highest[topic] + 1
         expected = f"queue ids of {topic} below {config.read_queue_nums} (readQueueNums in topics.json)"
         found = f"a queue with {count} message{'s' * (count != 1)}, which consumers do not read"
-        advice = f"Raise readQueueNums of {topic} to {needed} (mqadmin updateTopic -r {needed}"
-        advice += ", or without a broker rmqlog recover STORE --topic NAME --apply)"
+        advice = (
+            "topics.json.bak is from before the topic grew: rmqlog recover STORE --apply raises "
+            f"readQueueNums of {topic} to {needed}"
+            if is_old
+            else f"Raise readQueueNums of {topic} to {needed} (mqadmin updateTopic -r {needed}, or without a "
+            f"broker rmqlog recover STORE --topic {shlex.quote(topic)} --apply)"
+        )
         findings.add("warning", directory, 0, expected, found, advice)
     return unread

@@ -97,7 +97,7 @@ def test_diagnose_names_queues_that_no_consumer_reads(tmp_path: Path) -> None:
     assert problem.found == "a queue with 1 message, which consumers do not read"
     assert problem.advice == (
         "Raise readQueueNums of Orders to 4 (mqadmin updateTopic -r 4, or without a broker rmqlog recover "
-        "STORE --topic NAME --apply)"
+        "STORE --topic Orders --apply)"
     )
 
 

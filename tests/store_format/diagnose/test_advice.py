@@ -285,6 +285,11 @@ def fewer_queues(root: Path, _: Path) -> None:
         topics["topicConfigTable"]["Orders"]["readQueueNums"] = 2
 
 
+def fewer_queues_in_bak(root: Path, _: Path) -> None:
+    fewer_queues(root, _)
+    (root / "config" / "topics.json").replace(root / "config" / "topics.json.bak")
+
+
 def killed_writer(root: Path, _: Path) -> None:
     append(root, numbered("T", 0, 20))
     command = [sys.executable, "-m", "tests.support.failing_writer", str(root), "20", "20", "2", "kill", "24"]
@@ -473,6 +478,7 @@ CASES = {
     "fewer queues than were written": Case(
         "Raise readQueueNums of", fewer_queues, restored("config/topics.json")
     ),
+    "fewer queues in an old .bak": Case("topics.json.bak is from before", fewer_queues_in_bak, recovered),
     "a crash": Case("Readers do the broker's recovery in memory", read_around, copied, "crash-5.5.0"),
     "no configuration": Case(
         "The file counts as lost, and so does", _BAD_TOPICS, restored("config/topics.json")
