@@ -40,6 +40,7 @@ h2{font-size:16px;margin:26px 0 6px;border-bottom:1px solid #ccc}
 .answer b{display:block;font-size:17px}
 code.command{display:block;white-space:pre-wrap;overflow-wrap:anywhere;background:#f1f3f5;
 padding:8px 10px;margin:6px 0}
+.command>span{display:inline-block;max-width:100%}
 .scroll{overflow-x:auto}
 .map{display:grid;grid-template-columns:minmax(9em,22em) 1fr;gap:2px 10px;font-size:12px}
 .map div{overflow-wrap:anywhere}.map .bar{display:flex;height:14px;background:#eee;min-width:120px}
@@ -49,7 +50,8 @@ padding:8px 10px;margin:6px 0}
 .meanings{font-size:11px;color:#555;margin:2px 0 6px}
 img{max-width:100%;height:auto}
 nav a{margin-right:14px;font-size:13px;color:#1c5d99}
-@media (max-width:520px){.map{grid-template-columns:1fr}}
+@media screen and (max-width:520px){.map{grid-template-columns:1fr}.scroll img{max-width:none;width:640px}
+.rmqlog .scroll table.r{width:max-content}}
 @media print{main{max-width:none;padding:0}nav{display:none}.scroll{overflow:visible}h2{break-after:avoid}
 .rmqlog table.r{font-size:9px}.rmqlog table.r tr th,.rmqlog table.r tr td{padding:2px 4px}
 tr,.answer,img{break-inside:avoid}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
@@ -92,7 +94,9 @@ def _answer(report: Contents) -> str:
     kind, sentence = _ANSWERS[report.start.may]
     cause = f"<div>{text(report.start.cause, 600)}</div>" if report.start.cause else ""
     file = f"<div>{text(report.start.file, 600)}</div>" if report.start.file else ""
-    command = f'Next:<code class="command">{text(report.command, 2000)}</code>' if report.command else ""
+    # a line breaks between the words of a command only: "- -salvage" cannot be typed
+    words = " ".join(f"<span>{text(word, 2000)}</span>" for word in report.command.split(" "))
+    command = f'Next:<code class="command">{words}</code>' if report.command else ""
     taken = text(iso_utc(report.taken_ms))
     return (
         f'<div class="answer {kind}"><b>May a broker start? {escape(sentence)}</b>{cause}{file}</div>'
@@ -170,4 +174,4 @@ def _chart(key: str, drawn: pa.Table) -> str:
     image = base64.b64encode(buffer.getvalue().encode()).decode()
     if len(image) > _CHARTS_MAX // 2:
         return note("The chart has too many parts for this page.")
-    return f'<img alt="{key}" src="data:image/svg+xml;base64,{image}">'
+    return f'<div class="scroll"><img alt="{key}" src="data:image/svg+xml;base64,{image}"></div>'

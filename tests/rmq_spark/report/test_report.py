@@ -139,6 +139,7 @@ def test_no_text_of_a_store_becomes_a_part_of_the_page(tmp_path: Path) -> None:
     (root / "config/topics.json").write_text('{"<script>"')
     found = report(str(root), now_ms=NOW_MS, next_command=lambda _: "rmqlog recover '<script>' \x1b[2J")
     assert "<svg onload" in read_report(found.html()).text
+    assert "<span>rmqlog</span> <span>recover</span>" in found.html()  # a line breaks between words only
     texts = [line for line in found.markdown().splitlines() if not line.startswith("    ")]  # a block of code
     assert not any("<" in line.replace("\\<", "") for line in texts)
     assert "\x1b" not in found.markdown() + found.json()
