@@ -26,14 +26,27 @@ from store_format.consumequeue.own_files import (
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import valid_batch_units
 from store_format.errors import CorruptStoreError, FileReplacedError, TruncatedRecordError
+from store_format.files.lock import StoreLock
 from store_format.files.paths import StoreFile
+from store_format.files.polling import Clocks
 from store_format.files.read import FileCache, files_at
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.names import QueueKey
 from store_format.opened.store import Opened
 
-_LOOKS_MAX = 3  # a round of the broker may replace the files while they are listed
+# A round of the broker may be replacing the files: 20 ms, on a machine with too much work half a second.
+_ROUND_SECONDS_MAX, _PAUSE_SECONDS = 3.0, 0.01
+_UNSEEN_SECONDS_MAX = 0.5  # of a broker that was killed, or whose lock another machine does not see
 _UNIT = BATCH_CQ_UNIT.itemsize
+
+
+def _end_mark() -> bytes:
+    unit = np.zeros(1, BATCH_CQ_UNIT)
+    unit["physical_offset"] = unit["compacted_offset"] = -1
+    return unit.tobytes()
+
+
+_END_MARK = _end_mark()  # behind the entries of a full log file (SparseConsumeQueue.putEndPositionInfo)
 
 
 class CompactedFiles(NamedTuple):
@@ -90,28 +103,13 @@ def compacted_part(opened: Opened, key: QueueKey) -> QueueRange:
         f"{opened.path}/compaction/{folder}/{topic}/{queue_id}"
         for folder in ("compactionCq", "compactionLog")
     )
-    for look in range(_LOOKS_MAX):
-        logs, queues = _listed(log_directory), _listed(queue_directory)
-        try:
-            files, edges = _looked(queues, logs)
-            if _listed(log_directory) == logs:
-                break
-        except (CorruptStoreError, FileReplacedError):
-            is_same = (_listed(log_directory), _listed(queue_directory)) == (logs, queues)
-            if is_same or look == _LOOKS_MAX - 1:
-                raise
-        for directory in (log_directory, queue_directory):
-            opened.files.look_again(directory)
-    else:
-        raise FileReplacedError(
-            f"{log_directory}: its files are replaced while they are listed; read it again"
-        )
+    files, edges = _settled(opened, log_directory, queue_directory)
     if edges is None:
         return QueueRange(topic, queue_id, 0, 0, None, own=files)
     first, last = edges
     count = sum(span[2] for span in files.spans)
     start, stop = int(first["base_offset"]), int(last["base_offset"]) + 1
-    size = max((file.size for file in queues), default=_UNIT)
+    size = max(file.size for file in files.queue_files)
     places = int(first["physical_offset"]), int(last["physical_offset"]), int(last["size"])
     bounds = QueueBounds(
         topic, queue_id, queue_directory, "batch", size, 0, 0, 0, 0, count, start, stop, *places
@@ -122,6 +120,47 @@ def compacted_part(opened: Opened, key: QueueKey) -> QueueRange:
 def has_compacted_files(opened: Opened, topic: str) -> bool:
     """Whether a broker has made compaction files of the topic."""
     return opened.files.is_directory(f"{opened.path}/compaction/compactionCq/{topic}")
+
+
+def _settled(
+    opened: Opened, log_directory: str, queue_directory: str
+) -> tuple[CompactedFiles, tuple[np.void, np.void] | None]:
+    """What `_looked` returns for the files between two rounds of the broker: they are looked at again while
+    a round replaces them, in a store that a broker has not left in order.
+    """
+    directories = log_directory, queue_directory
+    is_written = StoreLock.holder(f"{opened.path}/lock") is not None
+    seconds = _ROUND_SECONDS_MAX if is_written else _UNSEEN_SECONDS_MAX
+    for _ in Clocks().attempts(seconds, _PAUSE_SECONDS):
+        logs, queues = map(_listed, directories)
+        failure: CorruptStoreError | FileReplacedError | None = None
+        try:
+            found = _looked(queues, logs)
+            _check_moved(log_directory, queue_directory)
+        except (CorruptStoreError, FileReplacedError) as error:
+            failure = error
+        is_same = tuple(map(_listed, directories)) == (logs, queues)
+        if is_same and failure is None:
+            return found
+        abort = f"{opened.path}/abort"
+        if is_same and not files_at(abort).exists(abort):
+            break
+        for directory in directories:
+            opened.files.look_again(directory)
+    raise failure or FileReplacedError(
+        f"{log_directory}: its files are replaced while they are listed; read it again"
+    )
+
+
+def _check_moved(log_directory: str, queue_directory: str) -> None:
+    """Raises CorruptStoreError while a round has moved its log files and not all of its files of entries:
+    the entries then lead into other log files (CompactionLog.replaceFiles).
+    """
+    moved = {file.start for file in _listed(f"{log_directory}/compacting")}
+    for file in _listed(f"{queue_directory}/compacting"):
+        if file.start not in moved:
+            expected = "no file whose log file a round of the broker has put in its place"
+            raise CorruptStoreError(file.path, 0, expected, "one that was not put in its place")
 
 
 def _listed(directory: str) -> tuple[StoreFile, ...]:
@@ -153,14 +192,16 @@ def _looked(
 
 
 def _entries_of(file: StoreFile, cache: FileCache, *, is_last: bool) -> NDArray[np.void]:
-    """The entries of a file, which zeros follow (SparseConsumeQueue.recover).
+    """The entries of a file, which zeros follow (SparseConsumeQueue.recover), or the mark of a full log file
+    and zeros.
 
     In the last file, a crash may leave a part of one more entry: its message is read from the commitlog.
     """
     units = np.frombuffer(read_listed(file, 0, file.size // _UNIT * _UNIT, cache), BATCH_CQ_UNIT)
     valid = valid_batch_units(units)
     stop = len(units) if valid.all() else int(valid.argmin())
-    stop_of_rest = stop + is_last
+    is_marked = units[stop : stop + 1].tobytes() == _END_MARK
+    stop_of_rest = stop + (is_last or is_marked)
     rest = units[stop_of_rest:].tobytes()
     if rest.strip(b"\0"):
         at = stop_of_rest * _UNIT + len(rest) - len(rest.lstrip(b"\0"))

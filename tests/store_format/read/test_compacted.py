@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +167,20 @@ def test_every_kept_message_is_found_by_its_key_and_its_id(root: Path) -> None:
         assert row["queueOffset"] in by_id["queueOffset"].to_pylist()
 
 
+def test_a_mark_ends_the_entries_of_a_full_log_file(root: Path) -> None:
+    """The one of SparseConsumeQueue.putEndPositionInfo. A round's own files have none."""
+    path = min(_files(root, "compactionCq"))
+    count = sum(any(path.read_bytes()[at : at + UNIT]) for at in range(0, path.stat().st_size, UNIT))
+    mark = (-1).to_bytes(8, signed=True) + bytes(30) + (-1).to_bytes(4, signed=True) + bytes(4)
+    assert path != max(path.parent.iterdir())
+    assert (count + 1) * UNIT < path.stat().st_size
+    overwrite(path, count * UNIT, mark)
+    assert _places(root, "Prices") == _told("Prices")
+    overwrite(path, (count + 1) * UNIT, mark)
+    with pytest.raises(CorruptStoreError, match=f"{path.name} at byte {(count + 1) * UNIT}"):
+        _places(root, "Prices")
+
+
 # ---- streams -----------------------------------------------------------------------------------------------
 
 
@@ -203,6 +218,21 @@ def test_a_file_that_a_round_has_removed_is_noticed(root: Path) -> None:
         path.unlink()
     with pytest.raises(FileReplacedError):
         planned.rows()
+
+
+def test_files_that_a_round_is_putting_in_place_are_looked_at_again(root: Path) -> None:
+    """First it moves the log files out of `compacting`, then the files of entries."""
+    path = min(_files(root, "compactionCq"))
+    unmoved = path.parent / "compacting" / path.name
+    unmoved.parent.mkdir(exist_ok=True)
+    path.rename(unmoved)
+    with pytest.raises(CorruptStoreError, match=f"compacting/{path.name}.* whose log file a round"):
+        _places(root, "Prices")
+    (root / "abort").touch()  # a broker is at work, or was killed
+    round_goes_on = threading.Timer(0.05, unmoved.rename, [path])
+    round_goes_on.start()
+    assert _places(root, "Prices") == _told("Prices")
+    round_goes_on.join()
 
 
 # ---- damage ------------------------------------------------------------------------------------------------
