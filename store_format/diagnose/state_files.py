@@ -16,7 +16,7 @@ from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.dledger import committed_index, entry_index
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
-from store_format.diagnose.problems import NO_OFFSETS_ADVICE, REFUSES, Findings, LogSummary
+from store_format.diagnose.problems import NO_OFFSETS_ADVICE, REFUSES, Findings, LogSummary, Severity
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
 from store_format.files import paths
@@ -54,6 +54,9 @@ _UNREADABLE_PAIR_ADVICE = (  # BrokerController.initializeMetadata
     f"The file counts as lost, and so does its .bak: a {REFUSES}. Restore one of them from a backup, or make "
     f"the file again: {_KEPT_ASIDE}"
 )
+# Counts that only metrics show. A broker of 5.x that is killed while it writes one leaves the .bak alone,
+# and a broker of 4.9 that goes on never writes the file (TransactionMetrics.persist, TimerMetrics.persist).
+_COUNTS = frozenset({"transactionMetrics", "timermetrics"})
 _NO_ROCKSDICT_ADVICE = "Nothing needs to be done: messages are read without the topics and groups"
 _DATABASE_ADVICE = (
     "What the database has counts as lost, and a broker may not start. Restore its directory from a backup"
@@ -280,7 +283,8 @@ def check_config(findings: Findings, opened: Opened) -> None:
         else:
             what = "none" if found[path] is None else "an empty file"
             advice = f"{name}.bak is used instead, as by a broker (ConfigManager.load)"
-            findings.add("warning", path, 0, "a configuration file", what, advice, kind="bak")
+            severity: Severity = "info" if name in _COUNTS else "warning"
+            findings.add(severity, path, 0, "a configuration file", what, advice, kind="bak")
     _check_config_databases(findings, opened)
     with suppress(StoreError):  # is reported above, or is no problem of the store
         if lacks_offsets(opened):

@@ -205,3 +205,14 @@ def test_a_million_problems_of_one_kind_are_a_thousand_and_a_number() -> None:
     problems = findings.problems()
     assert len(problems) == 1001
     assert problems[-1] == Problem("damage", "file", 4999, "a", "b, the last of 8000 more", "advice")
+
+
+def test_counts_that_a_killed_broker_had_renamed_are_no_warning(golden: Golden, tmp_path: Path) -> None:
+    """A broker that goes on loads the .bak without a word; one of 4.9 never writes the file again."""
+    root = Path(shutil.copytree(golden("pop-5.5.0"), tmp_path / "store"))
+    for name, severity in (("transactionMetrics", "info"), ("consumerOffset.json", "warning")):
+        path = root / "config" / name
+        path.rename(path.with_name(f"{name}.bak"))
+        found = [problem for problem in diagnose(str(root)) if problem.file == str(path)]
+        assert [(problem.severity, problem.found) for problem in found] == [(severity, "none")]
+        assert f"{name}.bak is used instead" in found[0].advice
