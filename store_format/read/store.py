@@ -250,7 +250,10 @@ class Store:
                 taken.queues,
                 lambda topic: select(topic) and topic not in topics.names,
             )
-            found = {key: queue for key, queue in found.items() if key not in taken.damaged}
+            left_out = found.keys() & taken.damaged.keys()
+            if left_out:
+                self._unfiled.warn_of_tiered(left_out)
+            found = {key: queue for key, queue in found.items() if key not in left_out}
             taken = replace(taken, queues=QueueRanges.of({**taken.queues, **found}))
         if not topics.names:
             return taken

@@ -140,6 +140,15 @@ class UnfiledQueues:
             text = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             self.warn("none", text, self.opened.path, _advice(StoreState.of(self.opened)))
 
+    def warn_of_tiered(self, keys: Collection[QueueKey]) -> None:
+        """Warns once of queues that a scan of the commitlog reads, without their part in tiered storage."""
+        names = first_names(f"{topic}-{queue_id}" for topic, queue_id in sorted(keys))
+        text = (
+            "%s: messages that only tiered storage has are left out of %s: the consume queue files of these "
+            "queues lack entries, and a scan of the commitlog reads them"
+        )
+        self.warn(("tiered", names), text, self.opened.path, names)
+
     def warn_of_restarted(self, found: Mapping[QueueKey, LogQueue]) -> None:
         """Warns once of queues with messages in the commitlog that no offset points to any more."""
         restarted = {

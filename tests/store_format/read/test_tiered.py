@@ -92,6 +92,16 @@ def test_bounds_and_offsets_by_time(golden: Golden) -> None:
     assert len(answers["offsetsByTime"]) == 172
 
 
+def test_a_queue_that_a_scan_reads_says_what_it_lacks(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The directory has its older messages, and no consume queue the place where they end."""
+    path = min((root / "consumequeue/Orders/0").iterdir())
+    overwrite(path, 8 + 20 * (path.stat().st_size // 40), bytes(4))
+    queue = _store(root).queue("Orders", 0)
+    assert queue.scanned is not None
+    assert queue.min_offset > 0
+    assert "messages that only tiered storage has are left out of Orders-0: " in caplog.text
+
+
 def test_every_key_is_found(golden: Golden) -> None:
     store, by_key = _store(golden(NAME)), defaultdict[tuple[str, str], list[Row]](list)
     for row in goldens.expected_rows(NAME):
