@@ -191,8 +191,19 @@ class Broker:
 
     def check(self) -> None:
         """Asks the producers about half messages, as a broker does every transactionCheckInterval."""
+        self._ask("check")
+
+    def clean(self) -> None:
+        """Deletes expired files, as a broker does every cleanResourceInterval."""
+        self._ask("clean")
+
+    def upload(self) -> None:
+        """Begins to upload messages to tiered storage, as a broker does every 20 seconds."""
+        self._ask("upload")
+
+    def _ask(self, command: str) -> None:
         assert self._program is not None
-        self._program.say("check")
+        self._program.say(command)
         self._program.lines("done", _ANSWER_SECONDS_MAX)
 
     def stop(self) -> None:

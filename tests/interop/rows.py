@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from pathlib import Path
 
+from store_format.layouts import CQ_UNIT
 from store_format.store import MessageStore
 from tests.interop.programs import Line
 from tests.support.rows import rows_of
@@ -43,12 +44,11 @@ _OWN_BUSINESS = (
 )
 
 
-def ours(store: Path, topics: Iterable[str] | None = None) -> list[Line]:
+def ours(store: Path, topics: Iterable[str] | None = None, *, tiered_path: Path | None = None) -> list[Line]:
     """Every message that MessageStore reads from the queues of these topics, or of all, in order."""
     wanted = None if topics is None else set(topics)
-    queues = [
-        queue for queue in MessageStore.open(str(store)).queues() if wanted is None or queue.topic in wanted
-    ]
+    opened = MessageStore.open(str(store), tiered_path=None if tiered_path is None else str(tiered_path))
+    queues = [queue for queue in opened.queues() if wanted is None or queue.topic in wanted]
     return by_place(
         line_of(row) for queue in queues for batch in queue.read(columns=COLUMNS) for row in rows_of(batch)
     )
@@ -72,6 +72,18 @@ def as_client(lines: Iterable[Line]) -> list[Line]:
         | {"sysFlag": line["sysFlag"] & ~_COMPRESSED}
         for line in lines
     )
+
+
+def dispatched(store: Path, topic: str) -> dict[tuple[int, int], int]:
+    """(queue, queue offset) -> the physical offset, of each entry that a broker has in its consume queues."""
+    return {
+        (int(queue.name), (int(file.name) + at) // CQ_UNIT.itemsize): int.from_bytes(data[at : at + 8])
+        for queue in (store / "consumequeue" / topic).iterdir()
+        for file in queue.iterdir()
+        for data in (file.read_bytes(),)
+        for at in range(0, len(data) - CQ_UNIT.itemsize + 1, CQ_UNIT.itemsize)
+        if any(data[at + 8 : at + 12])  # its size
+    }
 
 
 def by_place(lines: Iterable[Line]) -> list[Line]:

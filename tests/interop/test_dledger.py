@@ -10,7 +10,7 @@ from pathlib import Path
 from store_format.bookkeeping.journal import StoreState
 from store_format.store import MessageStore
 from tests.interop.harness import RocketMQ
-from tests.interop.rows import as_client, ours
+from tests.interop.rows import as_client, dispatched, ours
 from tests.rmq_spark.stream.test_positions import Place, Stream
 
 TOPIC = "Live"
@@ -67,20 +67,9 @@ def _followed(store: Path, count: int) -> tuple[list[Place], int]:
     stream, seen = Stream(store, subscribe=TOPIC), list[Place]()
     while len(seen) < count:
         assert time.monotonic() < end, f"{len(seen)} messages after {SECONDS_MAX} seconds"
-        dispatched = _dispatched(store)
+        before = {(TOPIC, *place) for place in dispatched(store, TOPIC)}
         places = stream.step()
         looks += places is not None
         seen += places or []
-        assert dispatched <= set(seen)
+        assert before <= set(seen)
     return seen, looks
-
-
-def _dispatched(store: Path) -> set[Place]:
-    return {
-        (TOPIC, int(queue.name), (int(file.name) + at) // 20)
-        for queue in (store / "consumequeue" / TOPIC).iterdir()
-        for file in queue.iterdir()
-        for data in (file.read_bytes(),)
-        for at in range(0, len(data) - 19, 20)
-        if any(data[at + 8 : at + 12])  # its size
-    }

@@ -14,12 +14,13 @@ import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /**
  * `BrokerMain store broker.conf`: a name server and a broker on that store directory, on free ports of 127.0.0.1. Says when the
- * store is loaded and recovered, goes on at the command `start`, and then says its addresses when clients can come. `check` has
- * the broker do at once what it does by the clock. Shuts both down in order at the command `stop` or at the end of its input.
+ * store is loaded and recovered, goes on at the command `start`, and then says its addresses when clients can come. `check`, `clean`
+ * and `upload` have the broker do at once what it does by the clock. Shuts both down in order at the command `stop` or at the end of its input.
  */
 public final class BrokerMain {
     private static final long WAIT_NS = 200_000_000;
@@ -52,6 +53,7 @@ public final class BrokerMain {
         MessageStoreConfig store = config.messageStore();
         store.setHaListenPort(haPort);
         broker = new BrokerController(brokerConfig(), brokerServer, new NettyClientConfig(), store);
+        broker.getConfiguration().registerConfig(config.properties()); // as BrokerStartup does: plugins read their settings there
     }
 
     private BrokerConfig brokerConfig() {
@@ -69,7 +71,7 @@ public final class BrokerMain {
         namesrv.start();
         require(broker.initialize(), "the broker");
         Loopback.bindServers(broker);
-        Loopback.bindHaService(broker.getMessageStore(), haPort);
+        Loopback.bindHaService(ownStore(), haPort);
     }
 
     void start() throws Exception {
@@ -150,11 +152,25 @@ public final class BrokerMain {
         broker.getTransactionalMessageService().check(told.getTransactionTimeOut(), told.getTransactionCheckMax(), broker.getTransactionalMessageCheckListener());
     }
 
+    /** The store on the broker's own disk: a plugin, such as that of tiered storage, has it in a field. */
+    private Object ownStore() throws ReflectiveOperationException {
+        Object store = broker.getMessageStore();
+        return store instanceof DefaultMessageStore ? store : Config.field(store, "defaultStore").get(store);
+    }
+
+    /** What the dispatcher of TieredMessageStore does every 20 seconds: uploads what it has not uploaded yet. */
+    private void upload() throws ReflectiveOperationException {
+        Object dispatcher = Config.field(broker.getMessageStore(), "dispatcher").get(broker.getMessageStore());
+        dispatcher.getClass().getMethod("wakeup").invoke(dispatcher);
+    }
+
     /** Until the command `stop` or the end of the input. */
     private void serve() throws Exception {
         for (List<String> command = Lines.next(); !command.isEmpty() && !command.get(0).equals("stop"); command = Lines.next()) {
             switch (command.get(0)) {
                 case "check" -> check();
+                case "clean" -> StoreClean.clean((DefaultMessageStore) ownStore());
+                case "upload" -> upload();
                 default -> throw new IllegalArgumentException("no such command: " + command.get(0));
             }
             Lines.put(Map.of("done", true));

@@ -21,6 +21,10 @@ final class Config {
         }
     }
 
+    Properties properties() {
+        return properties;
+    }
+
     <T> T into(T bean) {
         MixAll.properties2Object(properties, bean);
         return bean;

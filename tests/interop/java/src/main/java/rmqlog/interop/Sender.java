@@ -13,8 +13,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 
 /**
- * `send topic n [seed=…] [shards=…] [delay=…] [pause=…] [put.NAME=…]`: messages of every kind that a producer sends one by one.
- * `put.NAME` sets a property, RocketMQ's own too.
+ * `send topic[,topic…] n [seed=…] [shards=…] [keys=…] [delay=…] [pause=…] [put.NAME=…]`: messages of every kind that a producer
+ * sends one by one, to the topics in turn. `keys` is the number of different keys, of which each message then has one. `put.NAME`
+ * sets a property, RocketMQ's own too.
  */
 final class Sender {
     private static final String SHARDING_KEY = "__SHARDINGKEY"; // MessageConst has a name for it from 5.x on
@@ -47,15 +48,20 @@ final class Sender {
 
     /** One line for each message that the broker acknowledged, at once: who kills the broker knows what it owes. */
     void send(String topic, int count, List<String> options) throws Exception {
-        Map<String, String> chosen = new HashMap<>(Map.of("seed", "0", "shards", "0", "delay", "0", "pause", "0"));
+        Map<String, String> chosen = new HashMap<>(Map.of("seed", "0", "shards", "0", "keys", "0", "delay", "0", "pause", "0"));
         for (String option : options) {
             chosen.put(option.substring(0, option.indexOf('=')), option.substring(option.indexOf('=') + 1));
         }
+        String[] topics = topic.split(",");
         int shards = Integer.parseInt(chosen.get("shards"));
+        int keys = Integer.parseInt(chosen.get("keys"));
         for (int i = 0; i < count; i++) {
-            Message message = message(topic, chosen.get("seed"), i);
+            Message message = message(topics[i % topics.length], chosen.get("seed"), i);
             if (!chosen.get("delay").equals("0")) {
                 message.setDelayTimeLevel(Integer.parseInt(chosen.get("delay")));
+            }
+            if (keys > 0) {
+                message.setKeys("key-" + i % keys);
             }
             chosen.forEach((name, value) -> {
                 if (name.startsWith(PUT)) {

@@ -32,10 +32,7 @@ public final class StoreClean {
         }
         store.start();
         for (int round = 0; round < rounds; round++) {
-            call(store, "cleanFilesPeriodically"); // up to 4.9 of the queues, too
-            if (has(store, "consumeQueueStore")) {
-                call(Config.field(store, "consumeQueueStore").get(store), "cleanQueueFilesPeriodically");
-            }
+            clean(store);
         }
         List<Map<String, Object>> lines = new ArrayList<>();
         for (var topic : store.getConsumeQueueTable().entrySet()) {
@@ -51,6 +48,14 @@ public final class StoreClean {
         }
         store.shutdown();
         return lines;
+    }
+
+    /** Once, as every cleanResourceInterval. */
+    static void clean(DefaultMessageStore store) throws ReflectiveOperationException {
+        call(store, "cleanFilesPeriodically"); // up to 4.9 of the queues, too
+        if (has(store, "consumeQueueStore")) {
+            call(Config.field(store, "consumeQueueStore").get(store), "cleanQueueFilesPeriodically");
+        }
     }
 
     private static boolean has(Object object, String name) {
