@@ -14,7 +14,7 @@ from tests.interop.rows import as_client, dispatched, ours
 from tests.rmq_spark.stream.test_positions import Place, Stream
 
 TOPIC = "Live"
-SENT, KILLED_AFTER, PAUSE_MS, SECONDS_MAX = 200, 60, 5, 60
+SENT, KILLED_AFTER, PAUSE_MS, SECONDS_MAX = 120, 40, 5, 60
 
 
 def _config() -> dict[str, str]:

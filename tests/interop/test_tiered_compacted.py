@@ -22,7 +22,7 @@ from tests.interop.rows import as_client, dispatched, ours
 from tests.support.unchanged import unchanged
 
 PLAIN, COMPACTED = "Live", "Prices"
-SENT, KILLED_AFTER, SENT_LATER, PAUSE_MS, KEYS = 400, 60, 150, 5, 20
+SENT, KILLED_AFTER, SENT_LATER, PAUSE_MS, KEYS = 300, 60, 100, 5, 20
 LOOKS, SECONDS_MAX = 20, 60
 # Small files: what is read rolls over while it is read.
 CONFIG = {
