@@ -449,6 +449,20 @@ PLANTED = (
         ),
     ),
     Planted(
+        "A mark ends the entries of a full log file of a compacted topic.",
+        "store_format/consumequeue/compacted.py",
+        "stop_of_rest = stop + (is_last or is_marked)",
+        "stop_of_rest = stop + is_last",
+        ("tests/store_format/read/test_compacted.py::test_a_mark_ends_the_entries_of_a_full_log_file",),
+    ),
+    Planted(
+        "Entries whose log file a round of compaction has replaced already are not read.",
+        "store_format/consumequeue/compacted.py",
+        "            _check_moved(log_directory, queue_directory)\n",
+        "",
+        ("tests/store_format/read/test_compacted.py::test_files_that_a_round_moves_are_looked_at_again",),
+    ),
+    Planted(
         "Of uploaded messages with one time, a search for the LOWER offset finds the first.",
         "store_format/consumequeue/tiered.py",
         'step = -1 if boundary == "LOWER" else 1',

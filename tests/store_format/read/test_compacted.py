@@ -220,7 +220,7 @@ def test_a_file_that_a_round_has_removed_is_noticed(root: Path) -> None:
         planned.rows()
 
 
-def test_files_that_a_round_is_putting_in_place_are_looked_at_again(root: Path) -> None:
+def test_files_that_a_round_moves_are_looked_at_again(root: Path) -> None:
     """First it moves the log files out of `compacting`, then the files of entries."""
     path = min(_files(root, "compactionCq"))
     unmoved = path.parent / "compacting" / path.name
