@@ -246,9 +246,8 @@ class Recovery(LogComparison):
             self.topics = StoredTopics(self.source).lost(named)
         else:  # the user named them: also topics that a readable topics.json lacks
             wanted = self.options.topics.difference(read_topics(self.source) or ())
-            self.topics = StoredTopics(self.source).numbers(
-                lambda each: StoredTopics.needs_config(each) and each in wanted
-            )
+            numbers = StoredTopics(self.source).shown_numbers(named)  # also of queues that are made now
+            self.topics = {topic: number for topic, number in numbers.items() if topic in wanted}
         self.broken = broken_configs(self.source)
         self.levels = lowered_levels(self.source, self.opened, self.log, self.compared, self.ahead)
 

@@ -20,7 +20,8 @@ NO_LIGHT_ADVICE = (
 )
 UNKNOWN_ADVICE = (
     "Readers and writers ask which of the two happened: unfiledQueues=read if the queue was lost, "
-    "unfiledQueues=skip if the topic was deleted"
+    "unfiledQueues=skip if the topic was deleted. rmqlog recover STORE --topic TOPIC --apply writes a lost "
+    "queue"
 )
 HOLE_ADVICE = (
     "No message is lost: a broker that started on a blank last file counted a place too many "

@@ -487,7 +487,7 @@ class StoredTopics:
         missing = self.missing(known) if known else {}
         if known and not known.is_backup:
             return missing
-        numbers = missing | self._shown_numbers(named)
+        numbers = missing | self.shown_numbers(named)
         return {topic: number for topic, number in numbers.items() if topic not in (known or ())}
 
     def short(self, named: Collection[QueueKey], topics: Collection[str] | None = None) -> dict[str, int]:
@@ -500,13 +500,13 @@ class StoredTopics:
             return {}
         return {
             topic: number
-            for topic, number in self._shown_numbers(named).items()
+            for topic, number in self.shown_numbers(named).items()
             if topic in known
             and (topics is None or topic in topics)
             and known[topic].read_queue_nums < number
         }
 
-    def _shown_numbers(self, named: Collection[QueueKey]) -> dict[str, int]:
+    def shown_numbers(self, named: Collection[QueueKey]) -> dict[str, int]:
         """The topics that files of queues, and these queues, show, with their numbers of queues."""
         numbers = self.numbers(self.needs_config)
         for topic, queue_id in {*named, *GivenUp.known(self.opened).ranges}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,21 @@ def test_a_topic_that_may_be_deleted_is_left_until_it_is_named(copied: Golden) -
     assert "does not show whether the queue was lost" in left[0]["reason"]
     recover(str(root), topics=[topic]).apply()
     assert (root / "consumequeue" / topic).exists()
+
+
+def test_a_named_topic_is_served_after_one_recovery(copied: Golden) -> None:
+    """Its queues have no files, and the .bak in the place of topics.json is older than the topic."""
+    root = copied("basic-5.5.0")
+    topics = json.loads((root / "config/topics.json").read_text())
+    del topics["topicConfigTable"]["Orders"]
+    (root / "config/topics.json.bak").write_text(json.dumps(topics))
+    (root / "config/topics.json").write_text("{")
+    shutil.rmtree(root / "consumequeue/Orders")
+    recover(str(root), topics=["Orders"]).apply()
+    made = json.loads((root / "config/topics.json").read_text())["topicConfigTable"]
+    assert made["Orders"]["readQueueNums"] == 4
+    assert made.keys() == {*topics["topicConfigTable"], "Orders"}
+    assert diagnose(str(root)).verdict.startswith("sound: 2,010 messages readable, none lost; nothing")
 
 
 def test_a_changed_store_and_a_store_in_use_are_refused(copied: Golden) -> None:
