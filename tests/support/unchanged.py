@@ -1,7 +1,7 @@
 """The proof that reading changes nothing: what a directory tree was before is what it is after.
 
-Contents by hash, sizes, modes, inodes and modification times in nanoseconds, of files and of directories
-alike.
+Contents by hash, sizes, modes, inodes, numbers of links, and the times of modification and of the last
+change in nanoseconds, of files and of directories alike.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def snapshot(root: Path) -> dict[str, tuple[object, ...]]:
             status.st_ino,
             status.st_size,
             status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_nlink,
             content,
         )
     return found
