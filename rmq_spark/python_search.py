@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.seen_names import Spelling, hint_of_nothing, missing_tags
+from rmq_spark.seen_names import Spelling, end_hint, hint_of_nothing, missing_tags
+from store_format.display.rows import iso_utc
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 from store_format.names import KEYS, TAGS, TRACE_PREFIXES, UNIQ_KEY, did_you_mean, is_system_topic
@@ -160,6 +161,8 @@ def warn_of_nothing(name: str, stores: Sequence[Store], choice: MessageChoice, c
     words = () if choice.key is None else (choice.key,)
     if not count and not any(each in COLUMNS for each in getattr(choice.where, "names", ())):
         hint = hint_of_nothing(stores, choice, words, _SPELLING)
+        if not hint and (choice.since_ms, choice.until_ms) != (None, None):
+            hint = end_hint(stores, replace(choice, include_system_topics=bool(words)), iso_utc)
         if hint or words:
             sentences.append(f"no message matches{hint}")
     for sentence in sentences:

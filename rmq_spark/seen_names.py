@@ -30,6 +30,7 @@ _TEXT_COLUMNS = 60  # of a key in a sentence
 _PART_MIN = 3  # characters of a word that is looked for within keys
 _KEYS_NAMED = 3
 _TAGS_NAMED = 8
+_END_QUEUES_MAX = 100
 
 # Names that people give to RocketMQ's properties.
 _PROPERTIES = {"tag": TAGS, "tags": TAGS, "key": KEYS, "keys": KEYS, "msgid": UNIQ_KEY, "uniqkey": UNIQ_KEY}
@@ -64,12 +65,7 @@ def look(stores: Sequence[Store], filters: MessageChoice) -> SeenNames:
     looked = SeenNames()
     with suppress(StoreError, OSError):
         for store in stores:
-            queues = [
-                queue
-                for queue in store.queues(filters.chooses_topic)
-                if filters.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
-                and not is_light_queue(queue.topic)
-            ]
+            queues = [queue for queue in chosen_queues(store, filters) if not is_light_queue(queue.topic)]
             seen = [] if is_remote(store.path) else [q for q in queues if q.scanned is None][:QUEUES_MAX]
             ranges = _newest_ranges(seen, LOOKED_AT_MAX // len(stores))
             looked.is_all &= len(seen) == len(queues)
@@ -80,6 +76,15 @@ def look(stores: Sequence[Store], filters: MessageChoice) -> SeenNames:
                 looked.tags.update(batch["tags"].drop_null().unique().to_pylist())
                 looked.properties.update(batch["properties"].keys.unique().to_pylist())
     return looked
+
+
+def chosen_queues(store: Store, filters: MessageChoice) -> list[Queue]:
+    """The queues that pass the filters."""
+    return [
+        queue
+        for queue in store.queues(filters.chooses_topic)
+        if filters.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
+    ]
 
 
 def _newest_ranges(queues: Sequence[Queue], messages_max: int) -> list[tuple[Queue, int, int]]:
@@ -106,6 +111,34 @@ def hint_of_nothing(
     looked = look(stores, replace(filters, include_system_topics=True) if words else filters)
     hint = _key_hint(words, looked, spelling) or _property_hint(names, looked)
     return hint or _tag_hint(filters.tags or (), looked, spelling)
+
+
+def end_hint(stores: Sequence[Store], filters: MessageChoice, text_of: Callable[[int], str]) -> str:
+    """The end of the sentence that no message matches, if `since_ms` is after the newest message of the
+    chosen queues, or `until_ms` at or before the oldest one; else "". Also "" if there are many queues, or
+    one has lost its files. `text_of` writes a time in ms.
+    """
+    from store_format.views.measure import look as look_at
+
+    queues = [
+        queue
+        for store in stores
+        for queue in chosen_queues(store, filters)
+        if queue.min_offset < queue.max_offset
+    ]
+    if not queues or len(queues) > _END_QUEUES_MAX or any(queue.scanned is not None for queue in queues):
+        return ""
+    of_all = f"message of the chosen {'queues' if filters.queue_ids else 'topics'} was stored at"
+    newest = [look_at(queue, queue.max_offset - 1)[0] for queue in queues]
+    oldest = [look_at(queue, queue.min_offset)[0] for queue in queues]
+    times = [time for time in (*newest, *oldest) if time is not None]
+    if len(times) < 2 * len(queues):
+        return ""
+    if filters.since_ms is not None and max(times) < filters.since_ms:
+        return f"; the newest {of_all} {text_of(max(times))}"
+    if filters.until_ms is not None and min(times) >= filters.until_ms:
+        return f"; the oldest {of_all} {text_of(min(times))}"
+    return ""
 
 
 def missing_tags(stores: Sequence[Store], filters: MessageChoice, spelling: Spelling) -> list[str]:

@@ -23,7 +23,8 @@ _MESSAGES_MAX = 10
 
 # Any: also DataFrames, of Spark or Spark Connect
 def table(rows: Any, *, limit: int = LIMIT, title: str = "rows") -> Html:
-    """Shows the rows of an Arrow table or batch, or of a Spark DataFrame; fetches at most `limit` rows.
+    """Shows the rows of an Arrow table or batch, of `messages`, or of a DataFrame of Spark, pandas or Polars;
+    of Spark and of messages, fetches little more than `limit` rows.
 
     Raises TypeError for other objects. Example: `show.table(store.view("lag"), title="lag")`.
     """
@@ -67,12 +68,26 @@ def _arrow(rows: Any, limit: int) -> tuple[pa.Table, int | None]:  # Any: see ta
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
         return rows, rows.num_rows
-    if not hasattr(rows, "toArrow"):
+    if hasattr(rows, "toArrow"):
+        found = rows.limit(limit + 1).toArrow()  # one more row shows whether there are more
+    elif hasattr(rows, "__arrow_c_stream__"):
+        found = _first_rows(pa.RecordBatchReader.from_stream(rows), limit + 1)
+    else:
         raise TypeError(
             f"expected an Arrow table, a record batch or a DataFrame, found {type(rows).__name__}"
         )
-    found = rows.limit(limit + 1).toArrow()  # one more row shows whether there are more
     return found, None if found.num_rows > limit else found.num_rows
+
+
+def _first_rows(reader: pa.RecordBatchReader, count: int) -> pa.Table:
+    """At least `count` rows, if the reader has as many."""
+    batches, rows = [], 0
+    for batch in reader:
+        batches.append(batch)
+        rows += batch.num_rows
+        if rows >= count:
+            break
+    return pa.Table.from_batches(batches, reader.schema)
 
 
 def _rows(data: pa.Table) -> Iterable[Mapping[str, Any]]:  # Any: values of the columns

@@ -18,7 +18,7 @@ from rmq_spark.options.access_options import parse_access
 from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.page import wide_last
 from store_format.display.text import first_names
-from store_format.errors import OptionError, StoreError, StoreNotFoundError
+from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreNotFoundError
 from store_format.files import paths
 from store_format.files.read import files_at, places
 from store_format.message.columns import DEFAULT_COLUMNS, arrow_schema
@@ -67,9 +67,12 @@ class Messages:
         choice: MessageChoice,
         columns: Sequence[str],
         keys: Sequence[str] = (),
+        *,
+        skip_damage: bool = False,
     ) -> None:
         self._stores, self._choice, self._columns = tuple(stores), choice, tuple(columns)
         self._keys = tuple(keys)  # several; one key is part of the choice
+        self._mode = "DROPMALFORMED" if skip_damage else "FAILFAST"
 
     @property
     def _topics(self) -> str:
@@ -89,7 +92,7 @@ class Messages:
         for store in self._stores:
             queues = store.queues(self._choice.chooses_topic)
             ranges = ranges_in_time(queues, self._choice)
-            for batch in read_chosen(ranges, wanted, Tolerance(), self._choice):
+            for batch in _advised(read_chosen(ranges, wanted, Tolerance(self._mode), self._choice)):
                 batch = any_key.messages_of(batch) if any_key else batch
                 if batch.num_rows:
                     count += batch.num_rows
@@ -140,6 +143,17 @@ class Messages:
         return table_card(table.to_batches(), table.schema, self._topics, limit=_CARD_ROWS).source
 
 
+def _advised(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches. The error for damage says how to read the other messages."""
+    try:
+        yield from batches
+    except CorruptStoreError as error:
+        error.add_note(
+            "messages(…, skip_damage=True) leaves damaged messages out; store.diagnose() lists the damage"
+        )
+        raise
+
+
 def messages_in(
     stores: Sequence[Store],
     topic: str | Sequence[str] | None = None,
@@ -149,6 +163,8 @@ def messages_in(
     where: str | None = None,
     tags: Sequence[str] | None = None,
     key: str | Sequence[str] | None = None,
+    *,
+    skip_damage: bool = False,
 ) -> Messages:
     """See `LogStore.messages`."""
     from rmq_spark.python_search import keys_of, refuse_columns, tags_of, topics_of
@@ -166,7 +182,7 @@ def messages_in(
         since_ms=since_ms,
         until_ms=until_ms,
     )
-    return Messages(stores, choice, columns, keys if len(keys) > 1 else ())
+    return Messages(stores, choice, columns, keys if len(keys) > 1 else (), skip_damage=skip_damage)
 
 
 def _known_topics(stores: Iterable[Store]) -> set[str]:
@@ -219,7 +235,10 @@ def _time_ms(name: str, value: Time | None, now_ms: int) -> int | None:
     if isinstance(value, datetime):
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
     if not isinstance(value, str):
-        raise OptionError(f"{name}: expected a text, ms since 1970, a date or a datetime, found {value!r}")
+        raise OptionError(
+            f"{name}: expected a text, ms since 1970, a date or a datetime, found {value!r}; "
+            'a text is such as "-1h"'
+        )
     return timestamp_ms(Given(name, value, now_ms))
 
 
@@ -246,6 +265,7 @@ class _WithMessages:
         where: str | None = None,
         tags: Sequence[str] | None = None,
         key: str | Sequence[str] | None = None,
+        skip_damage: bool = False,
     ) -> Messages:
         """Returns the messages of a topic, read lazily. `topic` may be a pattern such as `Order*`, or a list.
 
@@ -254,9 +274,11 @@ class _WithMessages:
         since 1970, a date or a datetime, in UTC if no zone is given. `where` is a condition on message
         properties in RocketMQ's SQL92. `tags` keeps messages with any of these tags; None and an empty list
         are no filter. `key` keeps messages with this word in KEYS or this UNIQ_KEY; of a list, with any.
+        `skip_damage` leaves damaged messages out, with a warning that has their number.
 
         A key, tags and properties that no message has are logged when the messages are read.
-        Raises OptionError for an unknown topic or column, and for an invalid time or condition.
+        Raises OptionError for an unknown topic or column, and for an invalid time or condition. The read
+        raises CorruptStoreError for a damaged message.
 
         Example::
 
@@ -264,7 +286,9 @@ class _WithMessages:
             orders.head(5)
             table = orders.to_table()
         """
-        return messages_in(self.stores, topic, columns, since, until, where, tags, key)
+        return messages_in(
+            self.stores, topic, columns, since, until, where, tags, key, skip_damage=skip_damage
+        )
 
     def diff(
         self,

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.store import LogCluster, messages_in
+from rmq_spark.store import Messages as MessagesOfStores
 from store_format.display.text import shown
 from store_format.display.units import duration_text
 from store_format.errors import OptionError
@@ -132,7 +133,17 @@ def messages_of(source: Source, topic: str | None = None) -> Messages:
         return messages_in(source.stores, topic, MESSAGE_COLUMNS)
     if topic is not None:
         raise OptionError(f"topic={topic!r} goes with a store or a cluster, found a {type(source).__name__}")
-    return source.read(columns=MESSAGE_COLUMNS) if isinstance(source, Queue) else source
+    if isinstance(source, Queue):
+        return source.read(columns=MESSAGE_COLUMNS)
+    table = None if isinstance(source, pa.RecordBatch | MessagesOfStores) else frame_of(source)
+    return source if table is None else table
+
+
+def frame_of(source: object) -> pa.Table | None:
+    """A table, also of a frame of another library (Arrow's PyCapsule interface); None of other objects."""
+    if isinstance(source, pa.Table):
+        return source
+    return pa.table(source) if hasattr(source, "__arrow_c_stream__") else None
 
 
 def refuse_path(source: object) -> None:
@@ -149,6 +160,9 @@ def batches_with(
     if isinstance(messages, pa.RecordBatch):
         messages = [messages]
     for batch in messages.to_batches() if isinstance(messages, pa.Table) else messages:
+        if not isinstance(batch, pa.RecordBatch):
+            found = type(messages).__name__
+            raise TypeError(f"expected a store, a queue, messages, or a table, found {found}")
         have = set(batch.schema.names)
         missing = [name for name in names if name not in have and name != "brokerName"]
         missing += [f"{name}Ms" for name in times if not {name, f"{name}Ms"} & have]
@@ -324,9 +338,7 @@ def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
     If there are more than `rows_max` queues, those with an unknown lag are left out first. `readable` and
     `lost` (to retention) are the parts of `lagMessages`; `state` explains a queue without a bar.
     """
-    missing = [column.name for column in LAG_COLUMNS if column.name not in lag.schema.names]
-    if missing:
-        raise OptionError(f"expected a table like the view lag, found one without {', '.join(missing)}")
+    _refuse_lacking(lag, "lag", (column.name for column in LAG_COLUMNS))
     placed = lag.append_column("place", pa.array(np.arange(lag.num_rows)))
     ranked = placed.sort_by([("lagMessages", "descending"), ("place", "ascending")])
     others = ranked.slice(rows_max)
@@ -463,6 +475,21 @@ def _view_of(source: Store | LogCluster, name: str, now_ms: int | None = None) -
     return pa.concat_tables([view_table(store, name, now_ms=now_ms) for store in stores])
 
 
+def _view_or_table(source: Store | LogCluster | pa.Table, name: str, now_ms: int | None = None) -> pa.Table:
+    """The view `name` of a store or a cluster, or the table that the caller has of one."""
+    table = frame_of(source)
+    if table is None and not isinstance(source, Store | LogCluster):
+        refuse_path(source)
+        raise TypeError(f"expected a store, or the table of its view {name}, found {type(source).__name__}")
+    return _view_of(source, name, now_ms) if table is None else table
+
+
+def _refuse_lacking(table: pa.Table, view: str, names: Iterable[str]) -> None:
+    missing = [name for name in names if name not in table.schema.names]
+    if missing:
+        raise OptionError(f"expected a table like the view {view}, found one without {', '.join(missing)}")
+
+
 def lag_rows(
     source: Store | LogCluster | pa.Table,
     topic: str | None = None,
@@ -470,7 +497,7 @@ def lag_rows(
     now_ms: int | None = None,
 ) -> pa.Table:
     """The rows of the view `lag` of a store or a cluster, or of such a table: of one topic and one group."""
-    table = source if isinstance(source, pa.Table) else _view_of(source, "lag", now_ms)
+    table = _view_or_table(source, "lag", now_ms)
     for name, wanted in (("topic", topic), ("group", group)):
         if wanted is not None:
             known = table[name].unique().to_pylist()
@@ -488,8 +515,10 @@ def disk_use_data(source: Store | LogCluster | pa.Table, *, topics_max: int = _T
     The `topics_max` topics with the most bytes have their own rows. Bytes in no queue (padding, damage,
     deleted topics) are a topic of their own without a day.
     """
-    found = source if isinstance(source, pa.Table) else _view_of(source, "usage")
-    found = found.select(["topic", "day", "messages", "bytes"])
+    names = ("topic", "day", "messages", "bytes")
+    found = _view_or_table(source, "usage")
+    _refuse_lacking(found, "usage", names)
+    found = found.select(names)
     sums = found.group_by(["topic"]).aggregate([("bytes", "sum")]).to_pylist()
     ranked = sorted(
         (row for row in sums if row["topic"] is not None), key=lambda row: (-row["bytes_sum"], row["topic"])

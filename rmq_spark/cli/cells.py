@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from store_format.display.rows import Row, plain_rows
@@ -42,7 +43,10 @@ def json_value(value: object, *, bodies: str) -> object:
 
 
 def _nested(body: bytes) -> object:
-    """The value of a JSON body; another body as text, and one that is not UTF-8 as {"base64": …}."""
+    """The value of a JSON body; another body as text, and one that is not UTF-8 as {"base64": …}.
+
+    A body whose numbers would change stays text.
+    """
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -50,7 +54,7 @@ def _nested(body: bytes) -> object:
     try:
         if body.count(b"{") + body.count(b"[") > _BRACKETS_MAX and _depth(text) > _BRACKETS_MAX:
             return text
-        return json.loads(text, parse_float=_finite, parse_constant=_finite)
+        return json.loads(text, parse_float=_exact, parse_constant=_exact)
     except ValueError:
         return text
 
@@ -67,11 +71,13 @@ def _depth(text: str) -> int:
     return most
 
 
-def _finite(text: str) -> float:
-    """A number of a body. NaN, Infinity and 1e999 are no JSON that another program reads: ValueError."""
+def _exact(text: str) -> float:
+    """A number of a body. ValueError for NaN, Infinity and 1e999, which are no JSON that another program
+    reads, and for digits that a double loses, such as those of 12345678901234567.89.
+    """
     number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no number of JSON")
+    if not math.isfinite(number) or Decimal(repr(number)) != Decimal(text):
+        raise ValueError(f"{text} is no number of JSON that a double holds")
     return number
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from rmq_spark import seen_names
-from rmq_spark.cli.reading import chosen_queues, clock_hint, end_hint, read_range
+from rmq_spark.cli.cells import zone_of
+from rmq_spark.cli.reading import clock_hint, read_range
 from rmq_spark.cli.remarks import given_store, remark
-from rmq_spark.seen_names import Spelling
+from rmq_spark.cli.typed_times import instant_text
+from rmq_spark.seen_names import Spelling, chosen_queues
 from store_format.errors import StoreError
 from store_format.files.paths import is_remote
 from store_format.names import is_light_queue
@@ -49,7 +52,10 @@ def hint_of_nothing(stores: Sequence[MessageStore], filters: MessageChoice, word
     if hint or (filters.since_ms is None and filters.until_ms is None):
         return hint
     searched = replace(filters, include_system_topics=True) if words else filters
-    return clock_hint(stores, filters) or end_hint(stores, searched)
+    zone = zone_of(click.get_current_context().params.get("tz") or "local", to_terminal=True)
+    return clock_hint(stores, filters) or seen_names.end_hint(
+        stores, searched, partial(instant_text, zone=zone)
+    )
 
 
 def say_missing_tags(stores: Sequence[MessageStore], filters: MessageChoice) -> None:

@@ -150,7 +150,8 @@ def body_form_option(*, searches: bool = False) -> Callable[[Command], Command]:
         default="base64",
         show_default=True,
         help="The form of a body in JSON and CSV. text: bytes that are not UTF-8 become U+FFFD. json: JSON "
-        "bodies are nested, others are text, or base64 in an object if they are not UTF-8. To search in "
+        "bodies are nested unless a number would lose digits, others are text, or base64 in an object if "
+        "they are not UTF-8. To search in "
         "bodies, use rmqlog find --body TEXT.",
     )
 
@@ -262,12 +263,17 @@ def write_rows(
 # ---- for programs ------------------------------------------------------------------------------------------
 
 
-def say_base64(names: Sequence[str]) -> None:
-    """Says that bodies among the columns `names` are in base64, if nobody chose a form."""
+def chose_body_form() -> bool:
+    """Whether --body-form was typed."""
     from click.core import ParameterSource
 
     context = click.get_current_context(silent=True)
-    if "body" in names and context and context.get_parameter_source("body_form") is ParameterSource.DEFAULT:
+    return context is not None and context.get_parameter_source("body_form") is not ParameterSource.DEFAULT
+
+
+def say_base64(names: Sequence[str]) -> None:
+    """Says that bodies among the columns `names` are in base64, if nobody chose a form."""
+    if "body" in names and click.get_current_context(silent=True) and not chose_body_form():
         remark("the bodies are in base64; --body-form text writes text, --body-form json nests JSON")
 
 

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.cli.cells import zone_of
 from rmq_spark.cli.output import Output
 from rmq_spark.cli.remarks import Progress
 from rmq_spark.cli.view_rows import column_named
+from rmq_spark.seen_names import chosen_queues
 from store_format.display.text import first_names
 from store_format.message.columns import COLUMNS, LOGICAL_COLUMNS, arrow_schema
 from store_format.names import TRACE_PREFIXES, is_light_queue
@@ -78,15 +77,6 @@ def message_columns(output: Output) -> tuple[str, ...]:
 # ---- which messages ----------------------------------------------------------------------------------------
 
 
-def chosen_queues(store: Store, filters: MessageChoice) -> list[Queue]:
-    """The queues that pass the filters."""
-    return [
-        queue
-        for queue in store.queues(filters.chooses_topic)
-        if filters.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
-    ]
-
-
 def clock_hint(stores: Sequence[MessageStore], filters: MessageChoice) -> str:
     """The end of the sentence that no message matches, if store times of a queue do not ascend; else "".
 
@@ -111,36 +101,6 @@ def clock_hint(stores: Sequence[MessageStore], filters: MessageChoice) -> str:
         f"; store times of {first_names(back)} do not ascend, because the broker's clock was set back: there "
         "a range of times can miss messages; leave out --since and --until"
     )
-
-
-def end_hint(stores: Sequence[MessageStore], filters: MessageChoice) -> str:
-    """The end of the sentence that no message matches, if `--since` is after the newest message of the chosen
-    queues, or `--until` at or before the oldest one; else "". Also "" if there are many queues, or one has
-    lost its files.
-    """
-    from rmq_spark.cli.typed_times import instant_text
-    from store_format.views.measure import look
-
-    queues = [
-        queue
-        for store in stores
-        for queue in chosen_queues(store, filters)
-        if queue.min_offset < queue.max_offset
-    ]
-    if not queues or len(queues) > _QUEUES_LOOKED_AT or any(queue.scanned is not None for queue in queues):
-        return ""
-    zone = zone_of(click.get_current_context().params.get("tz") or "local", to_terminal=True)
-    of_all = f"message of the chosen {'queues' if filters.queue_ids else 'topics'} was stored at"
-    newest = [look(queue, queue.max_offset - 1)[0] for queue in queues]
-    oldest = [look(queue, queue.min_offset)[0] for queue in queues]
-    times = [time for time in (*newest, *oldest) if time is not None]
-    if len(times) < 2 * len(queues):
-        return ""
-    if filters.since_ms is not None and max(times) < filters.since_ms:
-        return f"; the newest {of_all} {instant_text(max(times), zone)}"
-    if filters.until_ms is not None and min(times) >= filters.until_ms:
-        return f"; the oldest {of_all} {instant_text(min(times), zone)}"
-    return ""
 
 
 def bytes_to_read(stores: Sequence[MessageStore], filters: MessageChoice) -> int:

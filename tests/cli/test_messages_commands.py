@@ -203,6 +203,8 @@ _BODIES = {
     b"NaN": "NaN",
     b"[1e999]": "[1e999]",
     b"\xff\x00": {"base64": "/wA="},
+    b'{"amount":12345678901234567.89}': '{"amount":12345678901234567.89}',  # a double loses the last digits
+    b'{"amount":12.50}': {"amount": 12.5},
     b"[" * 2000 + b"]" * 2000: "[" * 2000 + "]" * 2000,
     b'{"a":' * 400 + b"1" + b"}" * 400: None,
 }
@@ -223,6 +225,8 @@ def test_json_bodies_are_nested(rmqlog: Runner, tmp_path: Path) -> None:
         deep, depth = deep["a"], depth + 1
     assert depth == 400
     out = tmp_path / "a.jsonl"
+    refused = rmqlog("export", store.path, tmp_path / "a.parquet", *json_bodies)
+    assert (refused.code, "Parquet has bodies as bytes; leave out --body-form" in refused.err) == (2, True)
     assert rmqlog("export", store.path, out, *json_bodies).code == 0
     assert [json.loads(line)["body"] for line in out.read_text().splitlines()] == found
     searched = ("--topic", "Orders", "--columns", "body", "--body-form", "json")

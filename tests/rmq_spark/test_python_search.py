@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ import rmq_spark
 from rmq_spark import charts
 from rmq_spark.store import LogCluster, LogStore, Messages
 from store_format import MessageStore
-from store_format.errors import OptionError
+from store_format.errors import CorruptStoreError, OptionError
 from store_format.search.look_up import Found
 from tests.support.fixtures import Golden
 
@@ -225,6 +227,38 @@ def test_a_key_that_no_message_has(store: LogStore, caplog: pytest.LogCaptureFix
         "messages: no message matches; keys are case-sensitive, did you mean id-9?",
         "find: no message that matches has the key 'ID-9'",
     ]
+
+
+def test_a_range_of_times_without_messages_names_the_end_of_the_topics(
+    store: LogStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest = max(store.messages("Jobs", columns=["storeTimestamp"]).to_table()["storeTimestamp"].to_pylist())
+    assert store.messages("Jobs", since=newest + timedelta(seconds=1)).to_table().num_rows == 0
+    text = newest.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert caplog.messages == [
+        f"messages: no message matches; the newest message of the chosen topics was stored at {text}"
+    ]
+
+
+def test_damaged_messages_are_left_out_on_request(
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    place = MessageStore.open(str(root)).queue("Orders", 0).read(0, 1, columns=["physicalOffset"])
+    (offset,) = (batch["physicalOffset"][0].as_py() for batch in place)
+    log = sorted((root / "commitlog").iterdir())[0]
+    with log.open("r+b") as file:
+        file.seek(offset + 8)
+        file.write(b"\xff" * 30)
+    opened = rmq_spark.open(str(root))
+    with pytest.raises(CorruptStoreError) as caught:
+        opened.messages("Orders").to_table()
+    assert caught.value.__notes__ == [
+        "messages(…, skip_damage=True) leaves damaged messages out; store.diagnose() lists the damage"
+    ]
+    whole = rmq_spark.open(str(golden("basic-5.5.0"))).messages("Orders").to_table().num_rows
+    assert opened.messages("Orders", skip_damage=True).to_table().num_rows == whole - 1
+    assert any(message.startswith("1 malformed message dropped") for message in caplog.messages)
 
 
 def test_a_list_of_topics_and_no_tags(store: LogStore) -> None:

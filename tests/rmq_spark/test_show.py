@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
+import polars
 import pyarrow as pa
 import pytest
 
+import rmq_spark
 from rmq_spark import show
 from store_format import MessageStore
 from store_format.display.text import shown
@@ -29,6 +31,13 @@ def test_a_table_of_arrow_or_of_a_batch(golden: Golden) -> None:
     assert page.text.startswith("Auditrows")
     assert f"the first 4 of {batch.num_rows} rows" in page.text
     assert page.rows == 5
+
+
+def test_a_table_of_a_frame_and_of_messages(golden: Golden) -> None:
+    messages = rmq_spark.open(str(golden("basic-5.5.0"))).messages("Audit", columns=["topic", "queueOffset"])
+    for rows in (messages, messages.to_pandas(), polars.DataFrame(messages)):
+        assert read_page(show.table(rows, limit=4).source).rows == 5
+    assert "the first 4 rows of more" in read_page(show.table(messages, limit=4).source).text
 
 
 def test_a_table_of_something_else_is_refused() -> None:

@@ -23,6 +23,7 @@ from rmq_spark.cli.options import (
 from rmq_spark.cli.output import (
     Output,
     body_form_option,
+    chose_body_form,
     column_names,
     columns_option,
     say_base64,
@@ -92,6 +93,8 @@ def export_(
     from rmq_spark.cli.reading import bytes_to_read, message_columns
 
     form = form or _form_of(out)
+    if form == "parquet" and chose_body_form():
+        raise click.UsageError("Parquet has bodies as bytes; leave out --body-form, or write JSONL or CSV")
     zone = zone_of(tz, to_terminal=False)
     names = message_columns(Output(form, column_names(columns)))
     keys = tuple(dict.fromkeys(keys))

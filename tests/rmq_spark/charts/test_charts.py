@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pytest
 import vl_convert
@@ -320,6 +321,19 @@ def test_timestamps_do_as_well_as_ms(chart: Callable[..., Any], golden: Golden) 
     assert _drawn(chart(store.scan(columns=columns))) == _drawn(
         chart(store.scan(columns=charts.MESSAGE_COLUMNS))
     )
+
+
+def test_a_frame_of_another_library_is_drawn_like_the_messages(golden: Golden) -> None:
+    store = rmq_spark.open(str(golden("basic-5.5.0")))
+    messages = store.messages(columns=charts.MESSAGE_COLUMNS)
+    expected = _drawn(charts.rate(messages))
+    assert _drawn(charts.rate(messages.to_pandas())) == _drawn(charts.rate(polars.DataFrame(messages)))
+    assert _drawn(charts.rate(messages.to_pandas())) == expected
+    lag = store.view("lag", now_ms=NOW_MS)
+    assert _drawn(charts.lag(lag.to_pandas())) == _drawn(charts.lag(lag))
+    for chart, rest in ((charts.rate, "a store, a queue, messages, or a table"), (charts.lag, "a store, or")):
+        with pytest.raises(TypeError, match=f"expected {rest}.*, found list"):
+            chart([{"topic": "T"}])
 
 
 def test_messages_without_the_columns_are_refused() -> None:
