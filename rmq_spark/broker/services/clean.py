@@ -130,10 +130,10 @@ def gate(
             limit = conf.disk_max_used_percent
             return Gate(True, False, f"the disk is {percent} % full, above {limit} %")
     hours = ";".join(f"{each:02d}" for each in conf.delete_when)
-    if hour in conf.delete_when:
-        return Gate(True, False, f"it is the hour of deleteWhen ({hours})")
     if is_manual:
         return Gate(True, False, "fileReservedTime is over")
+    if hour in conf.delete_when:
+        return Gate(True, False, f"it is the hour of deleteWhen ({hours})")
     return Gate(
         False,
         False,
