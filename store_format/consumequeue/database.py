@@ -138,15 +138,26 @@ def database_entries(bounds: QueueBounds, start: int, stop: int) -> tuple[_Ints,
 def database_values(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
     """The values of the entries [start, stop), as stored; zeros where an entry is missing."""
     bounds.check_range(start, stop, 0)
-    answer = files_at(bounds.directory).databases.ask(
+    prefix = _prefix((bounds.topic, bounds.queue_id))
+    values = files_at(bounds.directory).databases.numbered(
         bounds.directory,
-        family=_ENTRIES,
-        prefix=_prefix((bounds.topic, bounds.queue_id)).hex(),
-        start=start,
-        stop=stop,
-        value_size=ROCKSDB_CQ_VALUE.itemsize,
+        _ENTRIES,
+        prefix,
+        range(start, stop),
+        ROCKSDB_CQ_VALUE.itemsize,
+        last=bounds.max_offset,
     )
-    return np.frombuffer(b"".join(records.values for records in answer), ROCKSDB_CQ_VALUE)
+    return np.frombuffer(values, ROCKSDB_CQ_VALUE)
+
+
+def first_entries_at(bounds: QueueBounds, stop: int, physical_offsets: Iterable[int]) -> _Ints:
+    """For each physical offset, the first queue offset below `stop` whose message lies there or behind;
+    `stop` without one.
+    """
+    prefix = _prefix((bounds.topic, bounds.queue_id)).hex()
+    firsts = [(prefix, stop, least) for least in physical_offsets]
+    answers = files_at(bounds.directory).databases.ask(bounds.directory, family=_ENTRIES, firsts=firsts)
+    return np.array([_NUMBER.unpack_from(records.values)[0] for records in answers], np.int64)
 
 
 def store_timestamp_in_database(bounds: QueueBounds) -> Callable[[int], int]:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.consumequeue.database import first_entries_at
 from store_format.consumequeue.files import LAYOUTS, QueueBounds, QueueKind, place_in_files
 from store_format.consumequeue.own_files import OwnFiles, joined_entries
 from store_format.consumequeue.units import RULES, SHORT_QUEUE, FiledQueue, short_bounds
@@ -231,6 +232,8 @@ class QueueSlice(NamedTuple):
             entries = min(entries, bounds.unit_stop - bounds.unit_start + len(self.queue.extra_offsets))
         if entries <= _SPLIT_WHOLE_MAX * max(len(edges) // _EDGES_BISECTED, 1):
             found = _cuts_read(self, np.array(edges, np.int64))
+        elif bounds is not None and bounds.kind == "database" and self.stop <= self.queue.extra_start:
+            found = np.clip(first_entries_at(bounds, self.stop, edges), self.start, self.stop)
         else:
             found = np.array([_first_offset_at(self, edge) for edge in edges], np.int64)
         return np.maximum.accumulate(np.concatenate(([self.start], found, [self.stop])))

@@ -24,16 +24,17 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files import rocksdb_child
+from store_format.files.rocksdb_tables import DatabaseTables
 
 _CURRENT = re.compile(rb"MANIFEST-[0-9]{1,20}\n", re.ASCII)
 _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}\Z", re.ASCII)
@@ -44,7 +45,12 @@ _KEPT_MAX = 4
 _FRAME_MAX = 256 << 20  # bytes
 _PREFIX = "rmqlog-rocksdb-"
 _ABANDONED_S = 60
+_AHEAD = 4  # times as many numbers as are wanted are read at once
+_AHEAD_MAX = 32 << 20  # bytes
+_PIPE_SIZE = 1 << 20  # bytes: fewer turns of the two processes
+_NOTHING = memoryview(b"")
 _MISSING = "No such file or directory"
+_Answer = TypeVar("_Answer")
 
 
 class DatabaseFiles(Protocol):
@@ -79,6 +85,15 @@ class Records:
             )
 
 
+class _Ahead(NamedTuple):
+    """Values of the numbers [start, stop), which were read when `step` of them were wanted."""
+
+    start: int
+    stop: int
+    step: int
+    values: memoryview
+
+
 class RocksDatabase:
     """A RocksDB database in `directory`, open for reading at one moment; a context manager.
 
@@ -89,6 +104,8 @@ class RocksDatabase:
     def __init__(self, directory: str, process: subprocess.Popen[bytes]) -> None:
         self.directory, self._process = directory, process
         self.families: frozenset[str] = frozenset()
+        self._tables: DatabaseTables | None = None
+        self._ahead = dict[tuple[str, bytes], _Ahead]()  # by family and prefix
         self.close = weakref.finalize(self, _end, process, os.getpid())
 
     @classmethod
@@ -110,7 +127,9 @@ class RocksDatabase:
             _fill(files, directory, scratch, copy=copy)
             command = [sys.executable, "-I", "-S", rocksdb_child.__file__, packages, scratch]
             pipe = subprocess.PIPE
-            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, pipesize=_PIPE_SIZE
+            )
             database = cls(directory, process)
             try:
                 named = [frame.values.decode() for frame in database._answer(scratch)]
@@ -124,6 +143,44 @@ class RocksDatabase:
         """The records of a column family in the order of their keys; none of a family that is missing."""
         if family in self.families:
             yield from self.ask(family=family)
+
+    def numbered(self, family: str, prefix: bytes, numbers: range, size: int, *, last: int) -> memoryview:
+        """The values of the keys that are `prefix` and one of the `numbers`, 8 bytes each, joined; zeros for
+        a missing key, and for a value of another size than `size`.
+
+        Where a call goes on behind the one before, more is read, up to `last`, and kept: see `kept`.
+        """
+        start, stop, place = numbers.start, numbers.stop, (family, prefix)
+        before = self._ahead.pop(place, _Ahead(0, 0, 0, _NOTHING))
+        goes_on = before.start < start == before.stop and before.step <= len(numbers)
+        more = min(_AHEAD * len(numbers), 2 * (before.stop - before.start)) if goes_on else 0
+        high = max(stop, min(start + more, last))
+        values = self._numbered(family, prefix, start, high, size)
+        if stop < last:
+            if sum(len(each.values) for each in self._ahead.values()) > _AHEAD_MAX:
+                self._ahead.clear()
+            self._ahead[place] = _Ahead(start, high, len(numbers), values if stop < high else _NOTHING)
+        return values[: len(numbers) * size]
+
+    def kept(self, family: str, prefix: bytes, numbers: range, size: int) -> memoryview | None:
+        """What `numbered` gives, if it has been read ahead; else None."""
+        ahead = self._ahead.get((family, prefix))
+        if ahead is None or not ahead.start <= numbers.start < numbers.stop <= ahead.stop or not ahead.values:
+            return None
+        return ahead.values[(numbers.start - ahead.start) * size : (numbers.stop - ahead.start) * size]
+
+    def _numbered(self, family: str, prefix: bytes, start: int, stop: int, size: int) -> memoryview:
+        if self._tables is None:
+            described = self.ask(tables=True)
+            self._tables = DatabaseTables([records.values for records in described], self._read_ranges)
+        values = self._tables.numbered(family, prefix, start, stop, size)
+        if values is None:
+            asked = self.ask(family=family, prefix=prefix.hex(), start=start, stop=stop, value_size=size)
+            values = memoryview(b"".join(records.values for records in asked))
+        return values
+
+    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        return [records.values for records in self.ask(ranges=ranges)]
 
     @property
     def has_ended(self) -> bool:
@@ -203,18 +260,35 @@ class KeptDatabases:
 
     def ask(self, directory: str, **request: object) -> list[Records]:
         """All that a process with the database as it is now answers. Raises as `RocksDatabase`."""
+        return self._with(directory, lambda database: list(database.ask(**request)))
+
+    def numbered(
+        self, directory: str, family: str, prefix: bytes, numbers: range, size: int, *, last: int
+    ) -> memoryview:
+        """`RocksDatabase.numbered` of the database as it is now, or was when a call before read ahead. Raises
+        as `RocksDatabase`.
+        """
+        _, known = self._open.get(directory, (None, None))
+        kept = known.kept(family, prefix, numbers, size) if known is not None else None
+        if kept is not None:
+            return kept
+        return self._with(
+            directory, lambda database: database.numbered(family, prefix, numbers, size, last=last)
+        )
+
+    def _with(self, directory: str, answer: Callable[[RocksDatabase], _Answer]) -> _Answer:
         if self._owner != os.getpid():
             self._begin()  # a fork has none of the processes
         with self._lock:
             for _ in range(_TRIES):
                 database = self._current(directory)
                 try:
-                    return list(database.ask(**request))
+                    return answer(database)
                 except CorruptStoreError:
                     if not database.has_ended:
                         raise
                     del self._open[directory]
-            return list(self._current(directory).ask(**request))
+            return answer(self._current(directory))
 
     def forget(self) -> None:
         """Ends all processes."""

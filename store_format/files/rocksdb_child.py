@@ -9,6 +9,7 @@ nothing of the project, so that it starts in 30 ms.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -55,6 +56,32 @@ class _Answers:
     def fail(self, error: BaseException) -> None:
         self.send(b"E", (), [str(error).encode(errors="replace")[:1000]])
         self._out.flush()
+
+
+class _TableFiles:
+    """The files of the tables, open: they can be read until the process ends, even if a broker deletes them
+    meanwhile.
+    """
+
+    def __init__(self, directory: str) -> None:
+        with os.scandir(directory) as entries:
+            paths = [entry.path for entry in entries]
+        self._files = {
+            os.path.basename(path): os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            for path in paths
+            if path.endswith(".sst") and os.path.exists(path)
+        }
+        # What a log has is in no table.
+        self.are_all = not any(os.path.getsize(path) for path in paths if path.endswith(".log"))
+
+    def described(self, database: Any) -> Iterator[bytes]:
+        """Name, bytes, first and last key of each table; nothing if a log has records, too."""
+        for table in database.live_files() if self.are_all else ():
+            keys = [bytes(table[name] or b"").hex() for name in ("start_key", "end_key")]
+            yield json.dumps([table["name"].lstrip("/"), table["size"], *keys]).encode()
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        return os.pread(self._files[name], size, position)
 
 
 def _open(directory: str) -> tuple[Any, dict[str, Any]]:  # Any: rocksdict is imported by the caller's path
@@ -134,7 +161,17 @@ def _first(family: Any, prefix: bytes, stop: int, least: int) -> tuple[int, byte
     return low, family.get(prefix + _NUMBER.pack(low)) or b"", last
 
 
-def _answer(answers: _Answers, rocksdict: Any, families: dict[str, Any], request: dict[str, Any]) -> None:
+def _answer(
+    answers: _Answers, tables: _TableFiles, rocksdict: Any, families: dict[str, Any], request: dict[str, Any]
+) -> None:
+    if "ranges" in request:
+        for name, position, size in request["ranges"]:
+            answers.send(b"R", (), [tables.read(name, position, size)])
+        return
+    if "tables" in request:
+        for described in tables.described(families["default"]):
+            answers.send(b"R", (), [described])
+        return
     family = families[request["family"]]
     if "firsts" in request:
         for prefix, stop, least in request["firsts"]:
@@ -163,6 +200,7 @@ def main(packages: str, directory: str) -> None:
     signal.alarm(SECONDS_MAX)
     try:
         rocksdict, families = _open(directory)
+        tables = _TableFiles(directory)
     except Exception as error:  # rocksdict raises Exception itself
         answers.fail(error)
         return
@@ -174,7 +212,7 @@ def main(packages: str, directory: str) -> None:
     while line := _next_line():
         signal.alarm(SECONDS_MAX)
         try:
-            _answer(answers, rocksdict, families, json.loads(line))
+            _answer(answers, tables, rocksdict, families, json.loads(line))
         except Exception as error:
             answers.fail(error)
             continue

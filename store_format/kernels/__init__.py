@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from store_format.kernels import reads as reads
     from store_format.kernels import search as search
     from store_format.kernels import strings as strings
+    from store_format.kernels import table_blocks as table_blocks
     from store_format.kernels import units as units
     from store_format.kernels import walk as walk
 
@@ -42,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 MODULES = (
     *("crc32", "digests", "dispatch", "encode", "hashes", "index_entries", "patch", "properties"),
-    *("queue_entries", "reads", "search", "strings", "units", "walk"),
+    *("queue_entries", "reads", "search", "strings", "table_blocks", "units", "walk"),
 )
 # A message counts each time that it is walked, checked or read, which takes plain code 5 to 15 us.
 _LOAD_ROWS = 12_000  # in some 60 ms, the time that loading takes

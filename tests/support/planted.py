@@ -35,6 +35,13 @@ PLANTED = (
         ("tests/test_conformance.py::test_queues_and_their_bounds",),
     ),
     Planted(
+        "The entries of queues in RocksDB are in the tables of one column family.",
+        "store_format/files/rocksdb_tables.py",
+        "if table.family != family:",
+        'if table.family == b"":',
+        ("tests/store_format/files/test_rocksdb_tables.py::test_the_entries_that_brokers_wrote",),
+    ),
+    Planted(
         "Messages behind the checkpoint of a database of queues are taken from the commitlog.",
         "store_format/survey/database_queues.py",
         "    if start >= stop:\n",

@@ -17,6 +17,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from store_format import MessageStore
+from store_format.consumequeue import slices
 from store_format.consumequeue.database import QueueDatabase
 from store_format.errors import CorruptStoreError
 from store_format.files.read import files_at
@@ -175,3 +176,16 @@ def test_entries_of_a_range(golden: Golden) -> None:
     assert not units.flags.writeable
     part = queue.piece(FIRST + 3, FIRST + 9).read()[1]
     assert np.array_equal(part, units[3:9])
+
+
+def test_cuts_are_where_a_read_of_all_entries_finds_them(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piece = MessageStore.open(str(golden(CLEAN))).queue(*QUEUE).piece()
+    places = [row["physicalOffset"] for row in told(CLEAN) if (row["topic"], row["queueId"]) == QUEUE]
+    edges = [0, places[0], places[3] + 1, places[-1], places[-1] + 1]
+    whole, part = piece.cuts_at(edges), piece._replace(start=FIRST + 2, stop=FIRST + 4).cuts_at(edges)
+    assert whole.tolist()[:4] == [FIRST, FIRST, FIRST, FIRST + 4]
+    monkeypatch.setattr(slices, "_SPLIT_WHOLE_MAX", 0)
+    assert np.array_equal(piece.cuts_at(edges), whole)
+    assert np.array_equal(piece._replace(start=FIRST + 2, stop=FIRST + 4).cuts_at(edges), part)
