@@ -124,7 +124,7 @@ class RocksDatabase:
     @classmethod
     def _opened(cls, files: DatabaseFiles, directory: str, packages: str, *, copy: bool) -> RocksDatabase:
         with _scratch_directory() as scratch:
-            _fill(files, directory, scratch, copy=copy)
+            # First of all, so that it removes the directory if this process is ended.
             command = [sys.executable, "-I", "-S", rocksdb_child.__file__, packages, scratch]
             pipe = subprocess.PIPE
             process = subprocess.Popen(
@@ -132,6 +132,8 @@ class RocksDatabase:
             )
             database = cls(directory, process)
             try:
+                _fill(files, directory, scratch, copy=copy)
+                database._send(b"\n")
                 named = [frame.values.decode() for frame in database._answer(scratch)]
             except BaseException:
                 database.close()
@@ -189,11 +191,14 @@ class RocksDatabase:
 
     def ask(self, **request: object) -> Iterator[Records]:
         """The records that the process answers, see `rocksdb_child`."""
+        self._send(json.dumps(request).encode() + b"\n")
+        yield from self._answer()
+
+    def _send(self, line: bytes) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the answer says why
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.write(line)
             self._process.stdin.flush()
-        yield from self._answer()
 
     def _answer(self, scratch: str = "") -> Iterator[Records]:
         frame = rocksdb_child.FRAME
@@ -327,7 +332,7 @@ def _packages(directory: str) -> str:
 @contextmanager
 def _scratch_directory() -> Iterator[str]:
     """A directory that is removed in the end. A lock on it shows other processes that it is in use: of a
-    process that was killed, the lock is free.
+    process that was killed before it could start another, the lock is free.
     """
     _remove_abandoned(tempfile.gettempdir())
     directory = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")

@@ -1,9 +1,10 @@
 """Reads one RocksDB database in a process of its own: a hostile database may end it, and nothing else.
 
 `python -I -S rocksdb_child.py PACKAGES DIRECTORY`. PACKAGES is where rocksdict is installed, DIRECTORY a
-scratch directory with the database, which is removed as soon as RocksDB has opened the files in it. One
-request is one line of JSON on stdin; the answer goes to stdout in frames, see `FRAME`. This module imports
-nothing of the project, so that it starts in 30 ms.
+scratch directory with the database, which is there once a line has come on stdin. The directory is removed as
+soon as RocksDB has opened the files in it, or stdin has ended before: then the other process is gone. From
+then on, one request is one line of JSON on stdin; the answer goes to stdout in frames, see `FRAME`. This
+module imports nothing of the project, so that it starts in 30 ms.
 """
 
 from __future__ import annotations
@@ -197,8 +198,10 @@ def main(packages: str, directory: str) -> None:
     _limit()
     sys.path.append(packages)
     answers = _Answers()
-    signal.alarm(SECONDS_MAX)
     try:
+        if not sys.stdin.buffer.readline():
+            return
+        signal.alarm(SECONDS_MAX)
         rocksdict, families = _open(directory)
         tables = _TableFiles(directory)
     except Exception as error:  # rocksdict raises Exception itself

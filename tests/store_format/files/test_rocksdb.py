@@ -79,22 +79,39 @@ def test_an_error_leaves_no_scratch_directory(golden: Golden, tmp_path: Path, sc
 
 
 @pytest.mark.process
-def test_a_kill_leaves_it_to_the_next_run(golden: Golden, scratch: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_ended_leaves_no_scratch_directory(
+    golden: Golden, scratch: Path, end: signal.Signals
+) -> None:
     command = [sys.executable, "-c", _OPENED, f"{golden(STORE)}/consumequeue"]
     environment = os.environ | {"TMPDIR": str(scratch)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"filled\n"
         (left,) = scratch.iterdir()
-        long_ago = time.time() - 3600
-        os.utime(left, (long_ago, long_ago))
-        _count(f"{golden(STORE)}/consumequeue")
-        assert left.exists()  # a process has it
-        process.send_signal(signal.SIGKILL)
+        assert (left / "CURRENT").exists()
+        process.send_signal(end)
+    assert process.returncode == -end
+    stop = time.monotonic() + 20
+    while left.exists():
+        assert time.monotonic() < stop, sorted(left.iterdir())
+        time.sleep(0.02)
+    assert (golden(STORE) / "consumequeue/CURRENT").exists()
+
+
+def test_what_nobody_has_locked_is_removed_by_the_next_run(golden: Golden, scratch: Path) -> None:
+    left, held = (scratch / f"{rocksdb._PREFIX}{name}" for name in ("1-left", "1-held"))
+    for directory in (left, held):
+        directory.mkdir()
+        (directory / "CURRENT").symlink_to(golden(STORE) / "consumequeue/CURRENT")
+        os.utime(directory, (time.time() - 3600,) * 2)
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     other = scratch / f"{rocksdb._PREFIX}link"
     other.symlink_to(golden(STORE))
     _count(f"{golden(STORE)}/consumequeue")
-    assert [*scratch.iterdir()] == [other]
+    assert {*scratch.iterdir()} == {held, other}
+    os.close(lock)
     assert (golden(STORE) / "consumequeue/CURRENT").exists()
 
 
