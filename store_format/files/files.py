@@ -11,8 +11,8 @@ import re
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -247,6 +247,24 @@ class Files:
                 raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
             return file.read(size_max)
 
+    def decoded(self, path: str, data: bytes, decode: Callable[[], _Look]) -> _Look:
+        """What `decode` returns for `data`, which `read` returned for the path. One look at local disks keeps
+        it: nobody changes it.
+        """
+        return decode()
+
+    def still(self, writers_files: Collection[str]) -> AbstractContextManager[None]:
+        """Says that nobody writes into a store, unless one of these files changes, which each program that
+        begins to write changes: then `kept` keeps what was found. Without files it keeps nothing.
+        """
+        return nullcontext()
+
+    def kept(self, key: object, find: Callable[[], _Look]) -> _Look:
+        """What `find` returns, or has returned for this key in a store in which nobody has written since
+        (`still`): nobody changes it.
+        """
+        return find()
+
     def read_range(self, path: str, position: int, length: int, size: int) -> bytes:
         """`length` bytes of a file of exactly `size` bytes; b"" if the file is missing or is another.
 
@@ -316,12 +334,15 @@ class Files:
 
 
 class LookedFiles(Files):
-    """The files of local disks in one look: a small file is read once, and a queue's file is opened once, as
-    long as its identity stays. The memory ends with the look.
+    """The files of local disks in one look: a small file is read and decoded once, and a queue's file is
+    opened once, as long as its identity stays. The memory ends with the look.
     """
 
     def __init__(self) -> None:
         self._small: dict[str, tuple[tuple[int, int, int], bytes]] = {}
+        self._decoded: dict[str, tuple[bytes, object]] = {}
+        self._watched: tuple[str, ...] = ()
+        self._kept: dict[object, tuple[object, object]] = {}
         self._views: OrderedDict[str, FileView] = OrderedDict()
 
     def read(self, path: str, size_max: int = SMALL_FILE_SIZE_MAX) -> bytes | None:
@@ -335,6 +356,34 @@ class LookedFiles(Files):
         if data is not None and is_settled(identity, time.time_ns()):
             self._small[path] = identity, data
         return data
+
+    def decoded(self, path: str, data: bytes, decode: Callable[[], _Look]) -> _Look:
+        known = self._decoded.get(path)
+        if known is not None and known[0] is data:
+            return known[1]  # type: ignore[return-value] # each path has one way to decode its bytes
+        found = decode()
+        self._decoded[path] = data, found
+        return found
+
+    @contextmanager
+    def still(self, writers_files: Collection[str]) -> Iterator[None]:
+        if self._watched:
+            yield  # a part of a longer time
+            return
+        self._watched, self._kept = tuple(writers_files), {}
+        try:
+            yield
+        finally:
+            self._watched, self._kept = (), {}
+
+    def kept(self, key: object, find: Callable[[], _Look]) -> _Look:
+        if not self._watched:
+            return find()
+        now = tuple(self.stat_identity(path) for path in self._watched)
+        known = self._kept.get(key)
+        if known is None or known[0] != now:
+            known = self._kept[key] = now, find()
+        return known[1]  # type: ignore[return-value] # a key is of one type
 
     def readable_identity(self, path: str) -> tuple[int, int, int] | None:
         with suppress(CorruptStoreError):  # `super` raises the same for a link

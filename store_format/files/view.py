@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from mmap import ACCESS_COPY, mmap
 from types import TracebackType
@@ -67,6 +67,27 @@ class FileView:
         self.size = status.st_size
         self.allocated = status.st_blocks * _STATUS_BLOCK  # bytes, about; fewer than `size` in a sparse file
         self.identity = (status.st_dev, status.st_ino)
+
+    @staticmethod
+    def begins(paths: Sequence[str], into: _Bytes) -> NDArray[np.bool_]:
+        """Reads the first bytes of local files into the rows of an array. Behind the bytes of a short file a
+        row has zeros. Returns which files were read: for every other one a view raises what is wrong.
+        """
+        is_read = np.zeros(len(paths), bool)
+        for row, path in enumerate(paths):
+            try:
+                descriptor = os.open(path, OPEN_FLAGS)
+                try:
+                    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                        continue
+                    size = os.preadv(descriptor, [into[row].data], 0)
+                finally:
+                    os.close(descriptor)
+            except OSError:
+                continue
+            into[row, size:] = 0
+            is_read[row] = True
+        return is_read
 
     def read(self, position: int, length: int) -> bytes:
         """Returns `length` bytes from `position`; fewer only at the end of the file."""

@@ -222,8 +222,19 @@ def _decode_config(
     """The members and their value; those of an empty object for `null`, as for a broker.
 
     The entries of the table are put over those that are `held`. A broker puts them before it looks at the
-    dataVersion: if that is null, they are `held` with the `.bak`.
+    dataVersion: if that is null, they are `held` with the `.bak`. One look decodes topics.json once: it is
+    large, and each part of an answer asks for it.
     """
+    if decode is decode_topics and not held:
+        found = files_at(place).decoded(place, data, lambda: _decode_anew(data, place, decode, None))
+        if held is None or found[0].get("dataVersion", 0) is not None:
+            return found
+    return _decode_anew(data, place, decode, held)
+
+
+def _decode_anew(
+    data: bytes, place: str, decode: Callable[[dict[str, Any]], _T], held: dict[str, Any] | None
+) -> tuple[dict[str, Any], _T]:
     name = _name_of(place)
     below = None if name == "offsets.json" else members_with_bare_keys(name)  # a client's, not a broker's
     value = loads(data, place, below)

@@ -136,6 +136,40 @@ def test_a_small_file_is_read_once_in_a_look(tmp_path: Path) -> None:
         assert files_at(path).read(path) == b"two"
 
 
+def test_bytes_are_decoded_once_in_a_look(tmp_path: Path) -> None:
+    path, decoded = _write(tmp_path / "a", b"one"), list[bytes]()
+
+    def value() -> bytes:
+        files = files_at(path)
+        data = files.read(path) or b""
+        return files.decoded(path, data, lambda: decoded.append(data) or data.upper())  # type: ignore[func-returns-value]
+
+    with one_look():
+        assert [value(), value()] == [b"ONE", b"ONE"]
+        _write(tmp_path / "a", b"two", _OLD + 1)
+        assert [value(), value()] == [b"TWO", b"TWO"]
+    assert value() == b"TWO"
+    assert decoded == [b"one", b"two", b"two"]
+
+
+def test_what_was_found_is_kept_until_somebody_writes(tmp_path: Path) -> None:
+    lock, found = _write(tmp_path / "lock", b""), list[int]()
+
+    def look() -> int:
+        return files_at(lock).kept("names", lambda: found.append(1) or len(found))  # type: ignore[func-returns-value]
+
+    with one_look():
+        assert [look(), look()] == [1, 2]  # a broker may write
+        with files_at(lock).still([lock]):
+            assert [look(), look()] == [3, 3]
+            with files_at(lock).still([]):  # a part of the same time
+                assert look() == 3
+            _write(tmp_path / "lock", b"", _OLD + 1)
+            assert [look(), look()] == [4, 4]
+        assert look() == 5
+    assert look() == 6
+
+
 def test_a_change_is_noticed_in_a_look(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
     with one_look():
