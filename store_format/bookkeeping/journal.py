@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, TypeVar
@@ -454,6 +454,18 @@ class StoreState(StrEnum):
         if StoreLock.holder(f"{opened.path}/lock") is not None:
             return StoreState.LIVE
         return StoreState.CRASHED if Abort.read_mark(opened) == "" else StoreState.CLEAN
+
+    @staticmethod
+    def still(opened: Opened) -> AbstractContextManager[None]:
+        """`Files.still` of a store that nobody uses: a program that begins to write changes one of these
+        files before all others. In a store that is in use, nothing is kept.
+        """
+        own = Journal.path(opened), Ledger.path(opened)
+        names = (f"{opened.path}/{name}" for name in ("abort", "lock", "checkpoint"))
+        is_live = True
+        with suppress(StoreError, OSError):  # who looks at the store raises the error
+            is_live = StoreState.of(opened) is StoreState.LIVE
+        return opened.files.still(() if is_live else (*names, *own))
 
 
 # ---- the doorbell ------------------------------------------------------------------------------------------

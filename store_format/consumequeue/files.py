@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from types import TracebackType
@@ -227,8 +227,11 @@ def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun 
         if clean:
             raise TruncatedRecordError(files[-1].path, 0, "a file of units", "an empty file")
         files.pop()
-    if not files:
-        return None
+    return run_of(files, unit_size) if files else None
+
+
+def run_of(files: Sequence[StoreFile], unit_size: int) -> FileRun:
+    """The listed files of a queue, none of them empty. Raises as `file_run` does."""
     size = files[0].size
     for file in files:
         if file.size != size or not 0 < size <= FILE_SIZE_MAX or size % unit_size:
@@ -266,7 +269,7 @@ def _refuse_size(file: StoreFile, first: StoreFile, unit_size: int) -> None:
     raise CorruptStoreError(file.path, file.size, expected, f"{file.size} bytes")
 
 
-def _refuse_gap(files: list[StoreFile]) -> None:
+def _refuse_gap(files: Sequence[StoreFile]) -> None:
     for before, after in pairwise(files):
         if before.stop != after.start:
             expected = f"a file that begins at {before.stop}, where {before.path} ends"

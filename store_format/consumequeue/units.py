@@ -49,7 +49,7 @@ from store_format.errors import (
 )
 from store_format.files.paths import Refused, StoreFile, refuse
 from store_format.files.read import files_at
-from store_format.files.view import begins_of_only_files
+from store_format.files.view import FileView, begins_of_only_files
 from store_format.layouts import (
     BATCH_CQ_UNIT,
     CQ_EXT_ADDRESS_MAX,
@@ -487,10 +487,14 @@ def list_queues(
                 yield FiledQueue(topic, queue_id, path, kind)
 
 
+def _every_topic(topic: str) -> bool:
+    return True
+
+
 def stored_bounds(
     opened: Opened,
     commit_log_min: int,
-    select: Callable[[str], bool] = lambda _: True,
+    select: Callable[[str], bool] = _every_topic,
     refused: Callable[[StoreError], object] = refuse,
     *,
     scan: bool = False,
@@ -498,9 +502,18 @@ def stored_bounds(
     """The `FiledQueue.bounds` of the selected queues that have files. `refused` is called as by
     `list_queues`, and for queues whose files do not fit together.
     """
-    every = list(list_queues(opened, select, refused))
-    rows = short_queues(every if not opened.is_remote else (), commit_log_min).tolist()
-    short = {place: row for place, *row in rows}
+
+    def look() -> tuple[list[FiledQueue], NDArray[np.int64], list[StoreError]]:
+        errors = list[StoreError]()
+        every = list(list_queues(opened, select, errors.append))
+        return every, short_queues(every if not opened.is_remote else (), commit_log_min), errors
+
+    is_of_all = select is _every_topic
+    key = (stored_bounds, opened, commit_log_min)
+    every, rows, errors = opened.files.kept(key, look) if is_of_all else look()
+    short = {place: row for place, *row in rows.tolist()}
+    for each in errors:
+        refused(each)
     for place, filed in enumerate(every):
         if place in short:
             yield short_bounds(filed, short[place], commit_log_min)
@@ -512,6 +525,47 @@ def stored_bounds(
             continue
         if bounds is not None:
             yield bounds
+
+
+def few_units(
+    queues: Sequence[QueueBounds], *, is_remote: bool = False
+) -> Iterator[tuple[QueueBounds, NDArray[np.void] | None]]:
+    """The units [`unit_start`, `unit_stop`) of local queues, until the next queue; None for a queue that has
+    many, or whose file cannot be read. As whole blocks, because a broker with 10,000 queues has mostly such
+    ones.
+    """
+    if is_remote:
+        yield from ((queue, None) for queue in queues)
+        return
+    into = np.empty((min(len(queues), _QUEUES_AT_ONCE), _FEW_UNITS * CQ_UNIT.itemsize), np.uint8)
+    blocks = into.view(CQ_UNIT)
+    for low in range(0, len(queues), _QUEUES_AT_ONCE):
+        mine = queues[low : low + _QUEUES_AT_ONCE]
+        is_read = FileView.begins([place_in_files(*each)[0] for each in map(_first_place, mine)], into)
+        for row, queue in enumerate(mine):
+            first = queue.first_file // CQ_UNIT.itemsize
+            begin, end = queue.unit_start - first, queue.unit_stop - first
+            is_few = queue.kind == "simple" and queue.first_file == queue.last_file and end <= _FEW_UNITS
+            yield queue, blocks[row, begin:end] if is_few and is_read[row] else None
+
+
+def units_between(
+    queue: QueueBounds, few: NDArray[np.void] | None, start: int, stop: int
+) -> NDArray[np.void]:
+    """The units of a queue, of which `few_units` has these, that point into [start, stop) of the log, as
+    `first_unit_from` finds them.
+    """
+    physical = None if few is None else few["physical_offset"].astype(np.int64)
+    if few is not None and physical is not None and (physical[1:] >= physical[:-1]).all():
+        low, high = physical.searchsorted((start, stop)).tolist()
+        return few[low:high]
+    with queue.open() as files:
+        first = first_unit_from(files, queue, start, queue.unit_start)
+        return files.read(first, first_unit_from(files, queue, stop, first))
+
+
+def _first_place(queue: QueueBounds) -> tuple[str, int, int]:
+    return queue.directory, queue.file_size, queue.first_file
 
 
 _BLOCK_SIZE = 4096

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import get_ident
 
@@ -18,7 +18,7 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.log_comparison import (
     RecoverOptions,
 )
-from store_format.commit.rebuilt_index import indexes_tags
+from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Filing
@@ -46,7 +46,7 @@ from store_format.diagnose.state_files import (
 )
 from store_format.display.unserved import Unserved
 from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError
-from store_format.files.read import FileCache, all_answered, files_at
+from store_format.files.read import FileCache, all_answered, files_at, one_look
 from store_format.opened.store import Opened
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import looks_like_store, own_directories, refuse_root
@@ -56,6 +56,7 @@ from store_format.survey.snapshot import Snapshot
 
 
 @all_answered()
+@one_look()
 def diagnose(
     root: str,
     commit_log_paths: Sequence[str] = (),
@@ -93,103 +94,168 @@ def diagnose(
         return unchecked(findings.problems(), is_checked=False)
     has_more = check_elsewhere(findings, opened, directories)
     lost = Lost()
-    log, file_size, (unplaced_bytes, stray_bytes) = usable_log(findings, opened, directories)
-    lost_log = None if unplaced_bytes else check_lost_log(findings, opened, log)
-    if lost_log is not None:
-        return unchecked(findings.problems(), lost_log=lost_log)
-    given_up = check_commits(findings, opened, log)
-    base = _hidden_end(opened, log, state) if state is not StoreState.CRASHED else None
-    end, readable = Snapshot.ends(opened, log, state) if base is None else (None, ReadableEnd(base, base))
-    log_end = None if readable is None else readable.offset
-    # Entries behind the end of an old commitlog may lead to that of DLedger, if it is not read.
-    may_go_on = base is not None or bool(opened.unread_ledgers(directories))
-    states = _judged_as(state, readable, may_go_on=may_go_on)
-    proofs = QueueProofs(opened, log)
-    if (
-        end is not None
-        and states[1] is StoreState.CRASHED
-        and proofs.lost_last_files(end, proofs.queues(lambda _: None), is_crashed=True) is not None
-    ):
-        states = state, StoreState.CLEAN  # entries behind the log's end are not ahead of it
-    start = None if readable is None else readable.start
-    filing = proofs.filing(state, start)
-    filing = filing if states[0] is state else Filing(0, firsts=filing.firsts)
-    has_queues = not has_rocksdb_queues(opened)
-    queues = QueueCheck(findings, opened, log, states, log_end, filing, has_queues=has_queues)
-    read = _queues_of_readers(opened, commit_log_paths, readers)  # before the walk: a broker may add messages
-    index = open_index_check(opened, log, log.stop if log_end is None else log_end, states[1])
-    tag_keys = index is not None and indexes_tags(opened, log, index)
+    with StoreState.still(opened):
+        log, file_size, unplaced = usable_log(findings, opened, directories)
+        lost_log = None if unplaced[0] else check_lost_log(findings, opened, log)
+        if lost_log is not None:
+            return unchecked(findings.problems(), lost_log=lost_log)
+        given_up = check_commits(findings, opened, log)
+        ends = _JudgedEnds.find(opened, log, state, directories)
+        queues = QueueCheck(
+            findings, opened, log, ends.states, ends.log_end, ends.filing(opened, log, state),
+            has_queues=not has_rocksdb_queues(opened),
+        )  # fmt: skip
+        # before the walk: a broker may add messages
+        read = _queues_of_readers(opened, commit_log_paths, readers)
+        walked = _LogCheck(findings, opened, log, file_size, state, ends, lost, queues)
+        walked.run(on_offset)
+        summary = walked.counted(read, unplaced)
+        return walked.checked(summary, has_more=has_more, given_up=str(given_up))
 
-    last_offset = -1
 
-    def visit(run: UnitRun) -> None:
-        nonlocal last_offset
-        queues.add(run)
-        last_offset = int(run.physical_offsets[-1])
+@dataclass(frozen=True, slots=True)
+class _JudgedEnds:
+    """Where the log ends. `readable` is that end for readers, None where nothing shows it; `log_end` its
+    offset. `states`: by which missing entries, and entries behind the log's end, are judged. Entries behind
+    it `may_go_on` in a log that is not read. `is_hidden`: a commit, or a DLedger group, has not concluded
+    what is behind it.
+    """
+
+    readable: ReadableEnd | None
+    states: tuple[StoreState, StoreState]
+    may_go_on: bool
+    is_hidden: bool
+
+    @property
+    def log_end(self) -> int | None:
+        return None if self.readable is None else self.readable.offset
+
+    @staticmethod
+    def find(opened: Opened, log: CommitLog, state: StoreState, directories: Sequence[str]) -> _JudgedEnds:
+        base = _hidden_end(opened, log, state) if state is not StoreState.CRASHED else None
+        end, readable = Snapshot.ends(opened, log, state) if base is None else (None, ReadableEnd(base, base))
+        # Entries behind the end of an old commitlog may lead to that of DLedger, if it is not read.
+        may_go_on = base is not None or bool(opened.unread_ledgers(directories))
+        states = _judged_as(state, readable, may_go_on=may_go_on)
+        proofs = QueueProofs(opened, log)
+        if (
+            end is not None
+            and states[1] is StoreState.CRASHED
+            and proofs.lost_last_files(end, proofs.queues(lambda _: None), is_crashed=True) is not None
+        ):
+            states = state, StoreState.CLEAN  # entries behind the log's end are not ahead of it
+        return _JudgedEnds(readable, states, may_go_on, base is not None)
+
+    def filing(self, opened: Opened, log: CommitLog, state: StoreState) -> Filing:
+        """What a broker that starts files. All, if the store is not judged by its own state."""
+        start = None if self.readable is None else self.readable.start
+        filing = QueueProofs(opened, log).filing(state, start)
+        return filing if self.states[0] is state else Filing(0, first_of=filing.first_of)
+
+
+@dataclass(slots=True)
+class _LogCheck:
+    """The walk over the commitlog, and what is compared with it: `run` walks, `counted` compares the queues,
+    and `checked` the other files.
+    """
+
+    findings: Findings
+    opened: Opened
+    log: CommitLog
+    file_size: int
+    state: StoreState
+    ends: _JudgedEnds
+    lost: Lost
+    queues: QueueCheck
+    summary: LogSummary = field(default_factory=LogSummary)
+    index: IndexCheck | None = None
+    last_offset: int = -1  # of a message
+
+    def run(self, on_offset: Callable[[int], object] | None) -> None:
+        log, ends = self.log, self.ends
+        stop = log.stop if ends.log_end is None else ends.log_end
+        index = self.index = open_index_check(self.opened, log, stop, ends.states[1])
+        tag_keys = index is not None and indexes_tags(self.opened, log, index)
+
+        def visit(run: UnitRun) -> None:
+            self.queues.add(run)
+            self.last_offset = int(run.physical_offsets[-1])
+            if index is not None:
+                add_messages(index, log.refs_of(run), tag_keys=tag_keys)
+            if on_offset is not None:
+                on_offset(run.file.start + run.stop)
+
+        self.summary = check_log(
+            self.findings, log, self.file_size, self.state, self.lost, visit, ends.readable
+        )
+        if self.state is StoreState.CLEAN and not ends.is_hidden:
+            self.summary = _with_cut(self.findings, self.opened, log, self.summary, ends.readable)
+
+    def counted(self, read: list[Queue] | None, unplaced: tuple[int, int]) -> LogSummary:
+        """Compares the queues, and returns the sums of the store. `unplaced` are those of `usable_log`."""
+        queues, summary, readable = self.queues, self.summary, self.ends.readable
+        lost_entries = queues.finish(self.lost, summary.log_end)
+        with unheard():
+            queues.count_readable(read, reads_all=summary.unopened > 0)
+        has_crashed = self.state is self.ends.states[1] is StoreState.CRASHED
+        # else of an earlier one
+        is_last_crash = has_crashed and readable is not None and not readable.remains_of
+        is_torn = is_last_crash and readable is not None and _is_begun(self.log, readable.offset)
+        return replace(
+            summary,
+            unplaced_bytes=sum(unplaced),
+            stray_bytes=unplaced[1],
+            lost_entries=lost_entries,
+            lost_in_crash=max(queues.ahead, int(is_torn)) if is_last_crash else 0,
+            readable=queues.readable,
+            unread=0 if self.state is StoreState.LIVE else queues.unread,
+            batched=queues.batched,
+            repeated=queues.repeated,
+            not_light=queues.not_light,
+            unclaimed=queues.unclaimed,
+        )
+
+    def checked(self, summary: LogSummary, *, has_more: bool, given_up: str) -> Diagnosis:
+        """Checks the topics, the index, the checkpoint and the commits."""
+        findings, opened, log, ends = self.findings, self.opened, self.log, self.ends
+        queues, index, state = self.queues, self.index, self.state
+        unknown = check_topics(findings, opened, queues.topics, queues.filled)
+        unserved = queues.unserved | check_queue_ids(findings, opened, queues.filled)
+        check_index_files(
+            findings,
+            f"{opened.path}/index",
+            log,
+            StoreState.LIVE if ends.may_go_on else state,
+            summary.log_end if ends.log_end is None else ends.log_end,
+            self.lost,
+        )
         if index is not None:
-            add_messages(index, log.refs_of(run), tag_keys=tag_keys)
-        if on_offset is not None:
-            on_offset(run.file.start + run.stop)
-
-    summary = check_log(findings, log, file_size, state, lost, visit, readable)
-    if state is StoreState.CLEAN and base is None:
-        summary = _with_cut(findings, opened, log, summary, readable)
-    lost_entries = queues.finish(lost, summary.log_end)
-    with unheard():
-        queues.count_readable(read, reads_all=summary.unopened > 0)
-    has_crashed = state is states[1] is StoreState.CRASHED
-    is_last_crash = has_crashed and readable is not None and not readable.remains_of  # else of an earlier one
-    is_torn = is_last_crash and readable is not None and _is_begun(log, readable.offset)
-    summary = replace(
-        summary,
-        unplaced_bytes=unplaced_bytes + stray_bytes,
-        stray_bytes=stray_bytes,
-        lost_entries=lost_entries,
-        lost_in_crash=max(queues.ahead, int(is_torn)) if is_last_crash else 0,
-        readable=queues.readable,
-        unread=0 if state is StoreState.LIVE else queues.unread,
-        batched=queues.batched,
-        repeated=queues.repeated,
-        not_light=queues.not_light,
-        unclaimed=queues.unclaimed,
-    )
-    unknown = check_topics(findings, opened, queues.topics, queues.filled)
-    unserved = queues.unserved | check_queue_ids(findings, opened, queues.filled)
-    check_index_files(
-        findings,
-        f"{root}/index",
-        log,
-        StoreState.LIVE if may_go_on else state,
-        summary.log_end if log_end is None else log_end,
-        lost,
-    )
-    if index is not None:
-        report_missing_entries(findings, index)
-    check_checkpoint(findings, opened, summary, max(summary.log_end, lost.stop))
-    if state is not StoreState.LIVE:
-        check_committed(findings, log, last_offset)
-    sized = index  # shows the sizes of index files, also after a crash, when it is not compared
-    if state is StoreState.CRASHED:
-        sized = open_index_check(opened, log, log.stop, StoreState.CLEAN)
-    return Diagnosis(
-        findings.problems(),
-        summary,
-        root,
-        has_more=has_more,
-        is_dledger=log.has_heads or bool(opened.dledger_logs),
-        refusal=_refusal(directories),
-        log_begin=log.min_offset,
-        given_up=str(given_up),
-        unserved=Unserved.of(unserved, queues.all_messages(unknown)),
-        unserved_light=Unserved.of(queues.unserved_light, {}),
-        lost=tuple(queues.lost_places.rows),
-        readable_topics=queues.readable_topics,
-        lacks_last_files=queues.lead_behind_files,
-        lacks_ends=queues.lacks_ends,
-        lacks_settings=_lacks_settings(
-            opened, log, queues, has_empty_index=sized is not None and sized.is_empty
-        ),
-    )
+            report_missing_entries(findings, index)
+        check_checkpoint(findings, opened, summary, max(summary.log_end, self.lost.stop))
+        if state is not StoreState.LIVE:
+            check_committed(findings, log, self.last_offset)
+        sized = index  # shows the sizes of index files, also after a crash, when it is not compared
+        if state is StoreState.CRASHED:
+            sized = open_index_check(opened, log, log.stop, StoreState.CLEAN)
+        return Diagnosis(
+            findings.problems(),
+            summary,
+            opened.path,
+            has_more=has_more,
+            is_dledger=log.has_heads or bool(opened.dledger_logs),
+            refusal=_refusal(log.directories),
+            log_begin=log.min_offset,
+            given_up=given_up,
+            unserved=Unserved.of(unserved, queues.all_messages(unknown)),
+            unserved_light=Unserved.of(queues.unserved_light, {}),
+            lost=tuple(queues.lost_places.rows),
+            readable_topics=queues.readable_topics,
+            lacks_last_files=queues.lead_behind_files,
+            lacks_ends=queues.lacks_ends,
+            lacks_settings=_lacks_settings(
+                opened, log, queues, has_empty_index=sized is not None and sized.is_empty
+            ),
+        )
 
 
 def _is_begun(log: CommitLog, end: int) -> bool:

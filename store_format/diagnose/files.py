@@ -20,7 +20,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.dledger import with_heads
 from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
 from store_format.consumequeue.compacted import has_compacted_files
-from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
+from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id, run_of
 from store_format.diagnose.own_files import check_compacted
 from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, REFUSES, Findings, Severity
 from store_format.display.text import first_names
@@ -88,8 +88,18 @@ def checked_files(
     """The files whose names match, ascending by name. Reports every other entry of the directory; a broker
     `may_refuse` to start because of one.
     """
+    return _checked(findings, entries_of(findings, directory), name, what, may_refuse=may_refuse)
+
+
+def _checked(
+    findings: Findings,
+    entries: Sequence[DirectoryEntry],
+    name: re.Pattern[str] = OFFSET_NAME,
+    what: str = "20 digits",
+    *,
+    may_refuse: bool = True,
+) -> list[DirectoryEntry]:
     found = []
-    entries = entries_of(findings, directory)
     last = max((entry.name for entry in entries), default="")
     for entry in entries:
         if entry.kind == "link":
@@ -237,8 +247,11 @@ def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:
 
 def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> tuple[FileRun | None, bool]:
     """(the queue's files or None, whether they fit together). Reports files that do not fit."""
-    checked_files(findings, directory)
+    entries = entries_of(findings, directory)
+    files = _checked(findings, entries)
     try:
+        if len(files) == len(entries) == 1 and files[0].size:  # as of most queues, which are listed once
+            return run_of([StoreFile(files[0].path, int(files[0].name), files[0].size)], unit_size), True
         return file_run(directory, unit_size), True
     except CorruptStoreError as error:
         advice = SIZE_ADVICE if error.found.endswith(" bytes") else QUEUE_ADVICE

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import ClassVar
@@ -132,7 +133,7 @@ class QueueProofs:
 
     def filing(self, state: StoreState, start: int | None = None) -> Filing:
         """What a broker that starts files behind the queues of a store. Of one that is in use only the
-        `firsts` are known, and nothing of one that has its queues in RocksDB, or of a queue whose files
+        `first_of` is known, and nothing of one that has its queues in RocksDB, or of a queue whose files
         cannot be used. After a crash `start` is that of `LogEnd.after_crash`, if the caller knows it.
         """
         if has_rocksdb_queues(self.opened):
@@ -141,9 +142,9 @@ class QueueProofs:
         with suppress(StoreError):  # a reader of the files raises the error
             queues = self.queues(refused.append, scan=True)
             is_old = is_broker_49(self.opened)
-        firsts = self.begun_again(self.log, queues, is_copied=True)
+        first_of = self._first_of(queues)
         if state is StoreState.LIVE:
-            return Filing(firsts=firsts)
+            return Filing(first_of=first_of)
         if state is StoreState.CLEAN:
             start = None
         elif start is None:
@@ -158,8 +159,19 @@ class QueueProofs:
         return filing._replace(
             start=filing.start - is_last,
             ends=dict.fromkeys(unusable, (-1, OFFSET_MAX)) | dict(filing.ends),
-            firsts=firsts,
+            first_of=first_of,
         )
+
+    def _first_of(self, queues: Iterable[QueueBounds]) -> Callable[[QueueKey], int]:
+        """What `Filing.first_of` is behind these queues. Reads a message of a queue once it is asked for."""
+        simple = {(queue.topic, queue.queue_id): queue for queue in queues if queue.kind == "simple"}
+
+        @cache
+        def first(key: QueueKey) -> int:
+            mine = [simple[key]] if key in simple else []
+            return self.begun_again(self.log, mine, is_copied=True).get(key, -1)
+
+        return first
 
     def gone(self, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:
         """The messages to which these queues point and which the commitlog lacks.

@@ -69,7 +69,7 @@ from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import FiledQueue, first_unit_from, stored_bounds
+from store_format.consumequeue.units import FiledQueue, few_units, stored_bounds, units_between
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.paths import StoreFile
@@ -368,13 +368,11 @@ def _is_in_place(opened: Opened, log: CommitLog, start: int, stop: int) -> bool:
 def _sizes_by_entries(opened: Opened, log: CommitLog, start: int, stop: int) -> dict[int, int]:
     """The sizes of the messages in [start, stop) to which entries of consume queues lead."""
     found: dict[int, int] = {}
-    for queue in stored_bounds(opened, log.min_offset, refused=lambda _: None):
+    every = stored_bounds(opened, log.min_offset, refused=lambda _: None)
+    queues = [queue for queue in every if queue.last_physical_offset >= start]
+    for queue, few in few_units(queues, is_remote=opened.is_remote):
         with suppress(StoreError):
-            if queue.last_physical_offset < start:
-                continue
-            with queue.open() as files:
-                first = first_unit_from(files, queue, start, queue.unit_start)
-                units = files.read(first, first_unit_from(files, queue, stop, first))
+            units = units_between(queue, few, start, stop)
             physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
             found |= {at: size for at, size in zip(physical, sizes, strict=True) if size > 0}
     return found

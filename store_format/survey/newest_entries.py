@@ -378,7 +378,7 @@ def _made_from_tail(
             return 0, tail.broker_start - 1
         last, is_empty = queue.bounds.last_physical_offset, queue.max_offset == queue.min_offset
         if start is not None or is_empty:  # the first entry may lead behind the log's end
-            last = max(last if start is None else start - 1, filing().firsts.get(key, 0) - 1)
+            last = max(last if start is None else start - 1, max(filing().first_of(key), 0) - 1)
         if is_empty:
             return queue.max_offset, last
         is_whole = start is not None and start <= log.min_offset

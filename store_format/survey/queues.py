@@ -707,13 +707,18 @@ class QueueComparison:
         queue.begin_again()
         self._on_placed(queue, None)
 
-    def end(self, lost: Callable[[_Ints], _Mask]) -> None:
+    def end(
+        self, lost: Callable[[_Ints], _Mask], firsts: Mapping[QueueKey, int] = MappingProxyType({})
+    ) -> None:
         """Says that all messages were added. `lost` tells which physical offsets are in damaged bytes.
 
         A queue whose first entry leads there, behind all of its messages, began again with messages that are
-        all damaged.
+        all damaged. `firsts` are the physical offsets in the first entries of queues, as far as they are
+        known.
         """
         for queue in self.queues.values():
+            if firsts.get(queue.key, OFFSET_MAX) <= queue.seen.last:
+                continue
             first = queue.first_beyond()
             if first >= 0 and lost(np.array([first]))[0]:
                 self._begin_again(queue)

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from threading import local
 from types import MappingProxyType
 
@@ -290,13 +291,15 @@ class LogQueue:
         return QueueRange(self.topic, self.queue_id, self.min_offset, self.max_offset, None, kind=kind)
 
     def copy(self) -> LogQueue:
-        return replace(self, epochs=[*self.epochs], claims=self.claims.copy())
+        found = copy(self)  # a fifth of the time of `replace`
+        found.epochs, found.claims = [*self.epochs], self.claims.copy()
+        return found
 
     def add(self, rows: NDArray[np.void]) -> list[tuple[bool, NDArray[np.void]]]:
         """Takes in messages in commitlog order; at least one. Returns what `Claims.add` yields."""
         physical, offset, stop = rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"]
-        starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
-        for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
+        starts = (np.flatnonzero(offset[1:] < stop[:-1]) + 1).tolist() if len(rows) > 1 else ()
+        for low, high in zip([0, *starts], [*starts, len(offset)], strict=True):
             first, last = int(offset[low]), int(stop[high - 1])
             if low == 0 and self.epochs and first >= self.epochs[-1][2]:
                 self.epochs[-1] = (*self.epochs[-1][:2], last)

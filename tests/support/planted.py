@@ -287,7 +287,7 @@ PLANTED = (
     # ---- what readers see ----------------------------------------------------------------------------------
     Planted(
         "The log's end lies behind its last message: an entry that leads there leads nowhere.",
-        "store_format/diagnose/queues.py",
+        "store_format/diagnose/entry_check.py",
         "behind = current & (physical >= targets.end)",
         "behind = current & (physical > targets.end)",
         ("tests/store_format/diagnose/test_diagnose.py",),

@@ -5,6 +5,7 @@ vectors.
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -285,6 +286,23 @@ def test_no_file_shows_that_a_topic_was_created_again(ends: dict[QueueKey, tuple
 def test_an_end_of_all_queues_between_0_and_1_hides_no_beginning() -> None:
     claims = Filing(start=4, ends={("U", 0): (1, 3)}).claims(("T", 0))
     assert [is_new for is_new, _ in claims.add(rows([0, 1, 2, 0, 1, 2]))] == [False, True, False]
+
+
+def test_claims_travel_without_what_looks_at_files() -> None:
+    """A second message with offset 0 asks for the beginning of the queue once, and no other message does."""
+    asked = list[QueueKey]()
+
+    def first_of(queue: QueueKey) -> int:
+        asked.append(queue)
+        return 3
+
+    claims = Filing(first_of=first_of).claims(("T", 0))
+    assert [is_new for is_new, _ in claims.add(rows([0, 1, 2]))] == [False]
+    assert not asked
+    assert [is_new for is_new, _ in claims.copy().add(rows([0], first=3))] == [True]
+    assert set(asked) == {("T", 0)}
+    travelled = pickle.loads(pickle.dumps(claims))
+    assert (travelled, travelled.first()) == (claims, -1)
 
 
 @pytest.mark.parametrize("name", CASES)
