@@ -16,6 +16,7 @@ from rmq_spark.report.before import compared
 from rmq_spark.report.contents import Contents, Section
 from rmq_spark.report.page import page
 from rmq_spark.report.text import document, markdown
+from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.needed_settings import needed_text
 from store_format.diagnose import diagnose, unheard
@@ -30,6 +31,7 @@ from store_format.errors import StoreError
 from store_format.files.read import files_at, one_look
 from store_format.metadata.group_offsets import read_broker_offsets, refuse_unknown_offsets
 from store_format.metadata.read import BrokerConf, read_broker_conf
+from store_format.opened.store import Opened
 from store_format.read.store import Store
 from store_format.views.files import FILE_COLUMNS
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS
@@ -104,7 +106,8 @@ def report(
     refuse_no_ms(now_ms)
     if isinstance(broker_conf, str):  # an error before the store is read
         broker_conf = read_broker_conf(broker_conf)
-    with one_look(), unheard():  # what a read leaves out is among the problems
+    # what a read leaves out is among the problems
+    with one_look(), unheard(), StoreState.still(Opened(path)):
         store = _opened(path, commit_log_paths)
         diagnosis = diagnose(path, commit_log_paths, on_offset=on_offset, readers=store)
         typed = given_store or shlex.quote(shown(path))

@@ -550,6 +550,15 @@ def _usual_file_size(opened: Opened, kind: QueueKind, given: int | None) -> int 
     Damaged files have other lengths. Without a file with a length of whole units, `given`.
     """
     unit = LAYOUTS[kind].itemsize
+    sizes = opened.files.kept((_sizes_of_files, opened, kind), lambda: _sizes_of_files(opened, kind))
+    whole = {size: count for size, count in sizes.items() if size and not size % unit}
+    if not whole or given in whole:
+        return given
+    return max(whole, key=lambda size: (whole[size], size))
+
+
+def _sizes_of_files(opened: Opened, kind: QueueKind) -> Counter[int]:
+    """How many queue files have each length, of enough queues."""
     sizes: Counter[int] = Counter()
     for _, _, directory, found in list_queues(opened, lambda _: True, lambda _: None):
         if found == kind:
@@ -557,10 +566,7 @@ def _usual_file_size(opened: Opened, kind: QueueKind, given: int | None) -> int 
                 sizes.update(file.size for file in files_at(directory).store_files(directory))
         if sizes.total() > _FILES_LOOKED_AT:
             break
-    whole = {size: count for size, count in sizes.items() if size and not size % unit}
-    if not whole or given in whole:
-        return given
-    return max(whole, key=lambda size: (whole[size], size))
+    return sizes
 
 
 # ---- a locked store ----------------------------------------------------------------------------------------

@@ -268,9 +268,9 @@ def usage(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     queues = store.in_log().queues()  # bytes of the commitlog
     found: _Days = defaultdict(lambda: [0, 0])
     own = [queue for queue in queues if not is_light_queue(queue.topic)]
-    for queue in own:
-        if queue.scanned is None:
-            _add_queue(queue, found)
+    filed = [queue for queue in own if queue.scanned is None and queue.min_offset < queue.max_offset]
+    for entries in QueueEntries.of_all([(queue, (queue.min_offset, queue.max_offset)) for queue in filed]):
+        _add_queue(entries, found)
     _add_scanned(store, [queue for queue in own if queue.scanned is not None], found)
     end = log_end(store, {(queue.topic, queue.queue_id): queue.range for queue in queues})
     rest = max(end - store.log.min_offset - sum(size for _, size in found.values()), 0)
@@ -290,15 +290,12 @@ def _day(time_ms: int | None) -> int | None:
     return day if day is not None and _DAYS[0] <= day <= _DAYS[1] else None
 
 
-def _add_queue(queue: Queue, found: _Days) -> None:
+def _add_queue(entries: QueueEntries, found: _Days) -> None:
     """Adds one queue, cut where the day changes.
 
     Store times rise along a queue, so a range that begins and ends on the same day lies within that day.
     """
-    if queue.min_offset >= queue.max_offset:
-        return
-    entries = QueueEntries.of(queue, (queue.min_offset, queue.max_offset))
-    looks = cache(entries.look)
+    queue, looks = entries.queue, cache(entries.look)
 
     def day_at(offset: int) -> int | None:
         return _day(looks(offset)[0])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from store_format.consumequeue.own_files import OwnFiles
 from store_format.consumequeue.slices import QueueSlice
+from store_format.consumequeue.units import few_units, pre_blank_mask
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.message.columns import DecodeOptions
@@ -66,15 +67,17 @@ def measure(
     """
     found: dict[QueueKey, Stretches] = {}
     scanned: list[Queue] = []
+    filed: list[tuple[Queue, Sequence[int]]] = []
     for queue in queues:
         key = (queue.topic, queue.queue_id)
         wanted = {edge for edge in edges.get(key, ()) if queue.min_offset <= edge <= queue.max_offset}
-        stretches = Stretches(sorted(wanted))
-        found[key] = stretches
+        found[key] = Stretches(sorted(wanted))
         if queue.scanned is not None:
             scanned.append(queue)
-            continue
-        entries = QueueEntries.of(queue, stretches.edges)
+        else:
+            filed.append((queue, found[key].edges))
+    for entries in QueueEntries.of_all(filed):
+        stretches = found[entries.queue.topic, entries.queue.queue_id]
         for edge in stretches.edges:
             time, place, cut = entries.look(edge)
             stretches.times.append(time)
@@ -126,6 +129,20 @@ class QueueEntries:
             return QueueEntries(queue, queue.piece(edges[0], edges[-1] + 1).read())
         return QueueEntries(queue)
 
+    @staticmethod
+    def of_all(looks: Sequence[tuple[Queue, Sequence[int]]]) -> Iterator[QueueEntries]:
+        """`of` for each queue and its edges. The entries of short queues are known until the next one."""
+        bounds = [queue.range.bounds if _is_plain(queue) else None for queue, _ in looks]
+        known = few_units([each for each in bounds if each is not None])
+        for (queue, edges), mine in zip(looks, bounds, strict=True):
+            units = None if mine is None else next(known)[1]
+            if mine is None or units is None or not edges or edges[0] < mine.unit_start:
+                yield QueueEntries.of(queue, edges)
+                continue
+            units = units[edges[0] - mine.unit_start : edges[-1] + 1 - mine.unit_start]
+            messages, offsets = ~pre_blank_mask(units), np.arange(edges[0], edges[0] + len(units))
+            yield QueueEntries(queue, (offsets[messages], units[messages]))
+
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.void]]]:
         """(first queue offset, queue offsets, units) of the parts of [start, stop) that can be read."""
         if self.known is not None:
@@ -169,6 +186,18 @@ class QueueEntries:
         else:
             time = self.queue.store.time_at(place)
         return (time if time >= 0 else None), place, max(cut, 0)
+
+
+def _is_plain(queue: Queue) -> bool:
+    """Whether all entries of a queue are those of its files, on a local disk."""
+    mine, bounds = queue.range, queue.range.bounds
+    is_filed = mine.kind == "simple" and mine.own is None and not mine.parts and not mine.extra
+    return (
+        is_filed
+        and bounds is not None
+        and mine.max_offset == bounds.unit_stop
+        and not queue.store.opened.is_remote
+    )
 
 
 def _time_of_own(queue: Queue, piece: QueueSlice, own: OwnFiles) -> int | None:
