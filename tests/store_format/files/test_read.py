@@ -142,7 +142,12 @@ def test_bytes_are_decoded_once_in_a_look(tmp_path: Path) -> None:
     def value() -> bytes:
         files = files_at(path)
         data = files.read(path) or b""
-        return files.decoded(path, data, lambda: decoded.append(data) or data.upper())  # type: ignore[func-returns-value]
+
+        def decode() -> bytes:
+            decoded.append(data)
+            return data.upper()
+
+        return files.decoded(path, data, decode)
 
     with one_look():
         assert [value(), value()] == [b"ONE", b"ONE"]
@@ -155,8 +160,12 @@ def test_bytes_are_decoded_once_in_a_look(tmp_path: Path) -> None:
 def test_what_was_found_is_kept_until_somebody_writes(tmp_path: Path) -> None:
     lock, found = _write(tmp_path / "lock", b""), list[int]()
 
+    def count() -> int:
+        found.append(1)
+        return len(found)
+
     def look() -> int:
-        return files_at(lock).kept("names", lambda: found.append(1) or len(found))  # type: ignore[func-returns-value]
+        return files_at(lock).kept("names", count)
 
     with one_look():
         assert [look(), look()] == [1, 2]  # a broker may write
