@@ -306,6 +306,7 @@ def _together(searches: Sequence[Searched]) -> Searched:
         sum(each.bytes_scanned for each in searches),
         max(each.damaged_bytes for each in searches),
         max(each.lost for each in searches),
+        tuple(sorted({place for each in searches for place in each.damaged_at})),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import starmap
 from typing import Any
@@ -41,7 +41,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.message import sysflag
 from store_format.message.columns import DecodeOptions, arrow_schema
 from store_format.message.decode import decode
-from store_format.message.locate import UnitRefs, Units, inner_batches, locate
+from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.metadata.tiered import TieredMetadata
@@ -79,7 +79,8 @@ class Searched:
     `topics` are the topics that were looked up in `index_files`. `unused` has (index file, reason) pairs.
     `candidates` is the number of messages that the index named. `scanned` are physical offsets [start, stop)
     of the commitlog, `bytes_scanned` in all; a scan skipped `damaged_bytes` of them. `lost` messages are gone
-    with missing parts of the commitlog.
+    with missing parts of the commitlog. `damaged_at` are the physical offsets of damaged messages to which
+    the index, or the id, leads.
     """
 
     topics: tuple[str, ...]
@@ -90,6 +91,12 @@ class Searched:
     bytes_scanned: int
     damaged_bytes: int
     lost: int = 0
+    damaged_at: tuple[int, ...] = ()
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether damage may hide messages that match."""
+        return bool(self.damaged_bytes or self.lost or self.damaged_at)
 
     def __str__(self) -> str:
         return self._text(f"{self.bytes_scanned} bytes")
@@ -104,11 +111,19 @@ class Searched:
         parts = [f"{files} ({candidates})", f"{scanned} of the commitlog scanned"]
         if self.unused:
             parts.append(f"{len(self.unused)} index files not used, the first because {self.unused[0][1]}")
+        if self.damaged_at:
+            parts.append(self._damaged_text())
         if self.damaged_bytes:
             parts.append(f"{self.damaged_bytes} bytes are damaged and may have held more")
         if self.lost:
             parts.append(f"{self.lost} messages are lost with missing parts of the commitlog")
         return "; ".join(parts)
+
+    def _damaged_text(self) -> str:
+        first, more = self.damaged_at[0], len(self.damaged_at) - 1
+        who = "the index names a message with this key" if self.index_files else "the id names a message"
+        others = f"; {more} more of its places {'is' if more == 1 else 'are'} damaged" if more else ""
+        return f"{who} at physical offset {first}, which is damaged{others}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -340,11 +355,12 @@ def _at_offset(store: Store, choice: MessageChoice, how: How, offset: int) -> Fo
     table = pa.Table.from_batches([batch], arrow_schema(names))
     assert choice.message_id is not None
     table = table.filter(pc.equal(table["offsetMsgId"], choice.message_id.upper()))
-    if not table.num_rows and not bad:
+    if not table.num_rows and not bad and len(refs):
         return None
     table = _rows_wanted(in_time(table, choice), replace(choice, message_id=None))
     table = _with_queue_times(store, table).select(_shown(how))
-    return Found(table, "offset", Searched((), (), (), 1, (), 0, 0))
+    damaged_at = (offset,) if bad or not len(refs) else ()
+    return Found(table, "offset", Searched((), (), (), 1, (), 0, 0, damaged_at=damaged_at))
 
 
 def _with_queue_times(store: Store, table: pa.Table) -> pa.Table:
@@ -470,6 +486,7 @@ def _search(store: Store, choice: MessageChoice, how: How) -> Found:
         coverage.uncovered,
         search.bytes_scanned,
         search.damaged_bytes,
+        damaged_at=tuple(sorted(search.damaged_at)),
     )
     return Found(_ordered(batches, names), by, searched)
 
@@ -575,6 +592,7 @@ class KeySearch:
     contradictions: Contradictions | None = None
     bytes_scanned: int = 0
     damaged_bytes: int = 0
+    damaged_at: set[int] = field(default_factory=set)  # physical offsets of damaged candidates
     units_scanned: int = 0  # without those at the edges of index files
     on_scanned: Callable[[int], object] | None = None  # called with the bytes scanned so far
 
@@ -591,9 +609,10 @@ class KeySearch:
                     f"commitlog files that hold {int(mine[0])}, to which the index points",
                 )
                 self.tolerance.damage(CorruptStoreError(path, 0, expected, "a gap in the commitlog"))
+                self.damaged_at.update(mine.tolist())
                 continue
             for _, refs in self.log.refs_at(self.log.files[index], mine):
-                yield from self._matching(refs)
+                yield from self._matching(refs, is_candidate=True)
 
     # ---- from the log --------------------------------------------------------------------------------------
 
@@ -637,9 +656,9 @@ class KeySearch:
 
     # ---- what matches --------------------------------------------------------------------------------------
 
-    def _matching(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
+    def _matching(self, refs: UnitRefs, *, is_candidate: bool = False) -> Iterator[pa.RecordBatch]:
         units, bad = locate(refs, verify_crc=False)
-        self.tolerance.drop(bad)
+        self._drop(refs, bad, is_candidate)
         units = units.select(self._of_topic_and_time(units))
         if not len(units):
             return
@@ -649,7 +668,20 @@ class KeySearch:
         # A batch matches as a whole by its own key, and its messages match by theirs.
         for rows, key in ((by_key, None), (inner & ~by_key, self.key)):
             if rows.any():
-                yield from self._decode(self._whole(units.select(rows)), key)
+                refs = self._whole(units.select(rows))
+                batch, bad = decode(refs, replace(self.decode_options, key=key), self.broker_name)
+                self._drop(refs, bad, is_candidate)
+                if batch.num_rows:
+                    yield batch
+
+    def _drop(self, refs: UnitRefs, bad: Sequence[BadUnit], is_candidate: bool) -> None:
+        """Counts damaged messages: the places of candidates of the index, the bytes of the others."""
+        self.tolerance.drop(bad)
+        for unit in bad:
+            if is_candidate:
+                self.damaged_at.add(int(refs.physical_offsets[unit.index]))
+            else:
+                self.damaged_bytes += int(refs.sizes[unit.index])
 
     def _whole(self, units: Units) -> UnitRefs:
         """The messages that no consume queue contradicts."""
@@ -673,12 +705,6 @@ class KeySearch:
         if self.choice.until_ms is not None:
             keep &= times < self.choice.until_ms
         return keep
-
-    def _decode(self, refs: UnitRefs, key: str | None) -> Iterator[pa.RecordBatch]:
-        batch, bad = decode(refs, replace(self.decode_options, key=key), self.broker_name)
-        self.tolerance.drop(bad)
-        if batch.num_rows:
-            yield batch
 
 
 def _count_in(few: NDArray[np.int64], ascending: NDArray[np.int64]) -> int:

@@ -367,7 +367,8 @@ def _say_how_found(searches: Sequence[_WordSearch]) -> None:
         found, searched = each.found, each.found.searched
         labels = ([each.store.broker_name] if is_cluster else []) + ([each.word] if has_words else [])
         label = "".join(f"{shown(text)}: " for text in labels)
-        looked = f": {shown(str(searched))}" if searched.index_files or searched.scanned else ""
+        is_told = searched.index_files or searched.scanned or searched.damaged_at
+        looked = f": {shown(str(searched))}" if is_told else ""
         remark(f"{label}{_counted(found.table)} found by {found.how}{looked}")
 
 
@@ -386,7 +387,7 @@ def _counted(rows: pa.Table) -> str:
 
 def _end_of_search(searches: Sequence[_WordSearch], count: int, nothing: str) -> int:
     """Returns the exit code. Raises NotFoundError with the text `nothing` if there is no message."""
-    is_partial = any(each.found.searched.damaged_bytes or each.found.searched.lost for each in searches)
+    is_partial = any(each.found.searched.is_partial for each in searches)
     if not count and not is_partial:
         raise NotFoundError(nothing)
     return PARTIAL if is_partial else OK

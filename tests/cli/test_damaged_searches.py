@@ -1,0 +1,65 @@
+"""Searches of a store with damaged messages: what may have matched is said, and the exit code is 4."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.cli.exit_codes import NOT_FOUND, PARTIAL
+from store_format import MessageStore
+from tests.support.cli_runs import Runner
+from tests.support.file_edits import flip, overwrite
+from tests.support.staged import append, make_store, numbered
+
+LOST = 5  # the number of the damaged message
+BODY_AT = 90
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> int:
+    """The physical offset of the damaged message of `tmp_path`/store: the bytes of its head are all 0xff."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 10))
+    (row,) = MessageStore.open(str(root)).find(key=f"k{LOST}").table.to_pylist()
+    overwrite(log_of(root), row["physicalOffset"], b"\xff" * 60)
+    return int(row["physicalOffset"])
+
+
+def log_of(root: Path) -> Path:
+    return min((root / "commitlog").iterdir())
+
+
+@pytest.mark.parametrize("topic", [(), ("-t", "T")])
+@pytest.mark.parametrize("word", [f"k{LOST}", f"U{LOST:07d}"])
+def test_the_index_names_the_damaged_message(
+    rmqlog: Runner, tmp_path: Path, place: int, word: str, topic: tuple[str, ...]
+) -> None:
+    done = rmqlog("find", tmp_path / "store", word, *topic)
+    assert done.code == PARTIAL
+    assert (
+        f"the index names a message with this key at physical offset {place}, which is damaged\n" in done.err
+    )
+    assert "no message matches" not in done.err
+    assert rmqlog("find", tmp_path / "store", "k4", *topic).code == 0
+    assert rmqlog("find", tmp_path / "store", "k44", *topic).code == NOT_FOUND
+
+
+def test_a_damaged_body_is_a_part_of_the_answer(rmqlog: Runner, tmp_path: Path) -> None:
+    """The key of the message can be read: a scan counts its bytes, index and id name its place."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 10))
+    (row,) = MessageStore.open(str(root)).find(key="k5", columns=["offsetMsgId"]).table.to_pylist()
+    place = row["physicalOffset"]
+    flip(log_of(root), place + BODY_AT)
+    for more, said in (
+        (("k5",), f"the index names a message with this key at physical offset {place}, which is damaged"),
+        (("k5", "--no-index"), "bytes are damaged and may have held more"),
+        (
+            ("--id", row["offsetMsgId"]),
+            f"the id names a message at physical offset {place}, which is damaged",
+        ),
+    ):
+        done = rmqlog("find", root, *more)
+        assert (done.code, done.out) == (PARTIAL, ""), more
+        assert said in done.err, more
