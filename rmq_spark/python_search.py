@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,10 +18,10 @@ from rmq_spark.seen_names import Spelling, end_hint, hint_of_nothing, missing_ta
 from store_format.display.rows import iso_utc
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
-from store_format.names import KEYS, TAGS, TRACE_PREFIXES, UNIQ_KEY, did_you_mean, is_system_topic
+from store_format.names import KEYS, TAGS, UNIQ_KEY, did_you_mean, is_system_topic
 from store_format.read.choice import MessageChoice
 from store_format.search.look_up import Found, How, Searched, look_up
-from store_format.views.trace import NAMED_AS_KEY, TRACE_COLUMNS
+from store_format.views.trace import NAMED_AS_KEY, TRACE_COLUMNS, LifeSearch
 
 if TYPE_CHECKING:
     from store_format.message.columns import PropertyFilter
@@ -136,7 +136,7 @@ def topics_of(topic: object, known: Collection[str]) -> tuple[str, ...]:
 
 def refuse_unknown_arguments(names: Iterable[str]) -> None:
     """Raises OptionError for a name that is no argument of `find`."""
-    known = (*_ARGUMENTS, *(each.name for each in fields(How) if each.name != "columns"))
+    known = (*_ARGUMENTS, *(each.name for each in fields(How) if each.name not in ("columns", "warned")))
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         hint = did_you_mean(unknown, known, "arguments", listed_max=len(known))
@@ -291,53 +291,41 @@ def _merged(found: Sequence[Found], columns: Sequence[str]) -> Found:
     return Found(
         table.select(shown),
         hows.pop() if len(hows) == 1 else "index and scan",
-        _together([each.searched for each in found]),
-    )
-
-
-def _together(searches: Sequence[Searched]) -> Searched:
-    """What several searches have read; bytes that each of them scanned count once for each."""
-    return Searched(
-        tuple(sorted({topic for each in searches for topic in each.topics})),
-        tuple(dict.fromkeys(name for each in searches for name in each.index_files)),
-        tuple(dict.fromkeys(reason for each in searches for reason in each.unused)),
-        sum(each.candidates for each in searches),
-        tuple(dict.fromkeys(part for each in searches for part in each.scanned)),
-        sum(each.bytes_scanned for each in searches),
-        max(each.damaged_bytes for each in searches),
-        max(each.lost for each in searches),
-        tuple(sorted({place for each in searches for place in each.damaged_at})),
+        Searched.together([each.searched for each in found]),
     )
 
 
 # ---- the lives of the messages with a key ------------------------------------------------------------------
 
 
-def trace(
-    store: Store,
-    message_id: str | None,
-    key: str | Sequence[str] | None,
-    life_of: Callable[[str], pa.Table],
-) -> pa.Table:
-    """See `LogStore.trace`. `life_of` has the life of the message with an id."""
+def trace(store: Store, message_id: str | None, key: str | Sequence[str] | None) -> pa.Table:
+    """See `LogStore.trace`."""
     if (message_id is None) == (key is None):
         raise OptionError("trace: expected a message id, or key=…, and not both")
     refuse_other_id(message_id)
-    if message_id is not None:
-        events = life_of(message_id)
-        _refuse_key_as_id(events, message_id)
-        if not events.num_rows:
-            _log.warning("trace: no message has the id or key %r", message_id)
-        return events
+    search = LifeSearch(store)
+    events = _lives_of(search, keys_of(key)) if message_id is None else _life_of(search, message_id)
+    search.warn_of_missing()
+    return events
+
+
+def _life_of(search: LifeSearch, message_id: str) -> pa.Table:
+    events = search.life_of(message_id)
+    _refuse_key_as_id(events, message_id)
+    if not events.num_rows:
+        _log.warning("trace: no message has the id or key %r", message_id)
+    return events
+
+
+def _lives_of(search: LifeSearch, keys: Sequence[str]) -> pa.Table:
     lives: dict[str, pa.Table] = {}
-    for each in keys_of(key):
-        how = How(("msgId", "topic"), on_damage="DROPMALFORMED")
-        found = look_up(store, MessageChoice(key=each), how)
-        if not found.table.num_rows:
-            _log.warning("trace: no message has the key %r", each)
-        for row in found.table.to_pylist():
-            if row["msgId"] not in lives and not row["topic"].startswith(TRACE_PREFIXES):
-                lives[row["msgId"]] = _with_message(life_of(row["msgId"]), each, row["msgId"])
+    for key in keys:
+        ids = search.ids_of(MessageChoice(key=key))
+        if not ids:
+            _log.warning("trace: no message has the key %r", key)
+        for each in ids:
+            if each not in lives:
+                lives[each] = _with_message(search.life_of(each), key, each)
     if lives:
         return pa.concat_tables(lives.values())
     return _with_message(pa.table({each.name: pa.array([], each.type) for each in TRACE_COLUMNS}), "", "")

@@ -436,7 +436,8 @@ class LogStore(_WithMessages, MessageStore):
 
         The table is that of `MessageStore.trace`. With `key`, the columns `key` and `msgId` are in front, and
         the messages follow one another in the order of the commitlog, key after key; the records of clients'
-        traces are not such messages. It is empty, with a warning, if no message has the id or the key.
+        traces are not such messages. It is empty, with a warning, if no message has the id or the key. A
+        warning also says what damage may hide.
 
         Raises OptionError without an id and a key, for both, and for an id that is only a key.
 
@@ -444,7 +445,7 @@ class LogStore(_WithMessages, MessageStore):
         """
         from rmq_spark.python_search import trace
 
-        return trace(self, message_id, key, lambda each: MessageStore.trace(self, each))
+        return trace(self, message_id, key)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

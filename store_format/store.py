@@ -242,12 +242,16 @@ class MessageStore(Store):
         The events are birth, copies, retries, dead letter, and the groups that consumed the message. The
         columns are `time`, `what`, `topic`, `brokerName`, `queueId`, `queueOffset`, `physicalOffset`, `group`
         and `detail`. `message_id` is the id that clients show (UNIQ_KEY), or an offset message id.
+        Damaged copies are left out, and a warning says what damage may hide.
 
         Example: `store.trace("0A00051112672A139A4E7117B3AF7896").select(["time", "what"]).to_pylist()`.
         """
-        from store_format.views.trace import trace
+        from store_format.views.trace import LifeSearch
 
-        return trace(replace(self, log=self.log.relisted()), message_id)
+        search = LifeSearch(self)
+        events = search.life_of(message_id)
+        search.warn_of_missing()
+        return events
 
     def view(
         self, name: str, *, now_ms: int | None = None, broker_conf: str | BrokerConf | None = None

@@ -19,7 +19,7 @@ from rmq_spark.cli.view_rows import column_named
 from rmq_spark.seen_names import chosen_queues
 from store_format.display.text import first_names
 from store_format.message.columns import COLUMNS, LOGICAL_COLUMNS, arrow_schema
-from store_format.names import TRACE_PREFIXES, is_light_queue
+from store_format.names import is_light_queue
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import ranges_in_time, read_chosen
 from store_format.read.tolerance import Tolerance
@@ -274,16 +274,6 @@ def find_word(
         if found.table.num_rows:
             return found
     return find_in(store, replace(filters, key=word), names, use_index=use_index)
-
-
-def ids_of_key(stores: Sequence[MessageStore], filters: MessageChoice) -> list[str]:
-    """The ids of the messages with `--key`, each once, in the order of the logs; clients' traces left out."""
-    rows = [
-        row
-        for store in stores
-        for row in find_in(store, filters, ("msgId", "topic"), use_index=True).table.to_pylist()
-    ]
-    return list(dict.fromkeys(row["msgId"] for row in rows if not row["topic"].startswith(TRACE_PREFIXES)))
 
 
 def find_in(store: MessageStore, filters: MessageChoice, names: Sequence[str], *, use_index: bool) -> Found:

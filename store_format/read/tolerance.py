@@ -22,12 +22,14 @@ class Tolerance:
     """How a read treats damaged and deleted messages, and how many there were.
 
     `mode` (FAILFAST, DROPMALFORMED, PERMISSIVE) is for damaged bytes, `fail_on_data_loss` for deleted ones.
+    With `warned`, the errors in it are counted without a warning, and others are added to it.
     """
 
     mode: str = "FAILFAST"
     fail_on_data_loss: bool = True
     dropped: int = 0
     lost: int = 0
+    warned: set[str] | None = None
 
     def lose(
         self,
@@ -52,6 +54,9 @@ class Tolerance:
         if self.mode == "FAILFAST" and bad:
             raise bad[0].error
         self.dropped += len(bad)
-        if bad and self.mode == "DROPMALFORMED":
-            words = "message" if len(bad) == 1 else "messages"
-            _log.warning("%d malformed %s dropped, the first: %s", len(bad), words, bad[0].error)
+        new = bad if self.warned is None else [unit for unit in bad if str(unit.error) not in self.warned]
+        if self.warned is not None:
+            self.warned.update(str(unit.error) for unit in new)
+        if new and self.mode == "DROPMALFORMED":
+            words = "message" if len(new) == 1 else "messages"
+            _log.warning("%d malformed %s dropped, the first: %s", len(new), words, new[0].error)

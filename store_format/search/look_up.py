@@ -64,6 +64,7 @@ _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z
 _log = logging.getLogger(__name__)
 _HELPERS = ("topic", "queueId", "physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
 
+_LOST = "lost messages"  # a search has warned of them
 _LOOK_SIZE = 8  # total size and magic code of a message, never zero
 _PLACE = ("topic", "queueId", "queueOffset", "physicalOffset", "storeTimestampMs")
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
@@ -111,13 +112,31 @@ class Searched:
         parts = [f"{files} ({candidates})", f"{scanned} of the commitlog scanned"]
         if self.unused:
             parts.append(f"{len(self.unused)} index files not used, the first because {self.unused[0][1]}")
-        if self.damaged_at:
-            parts.append(self._damaged_text())
+        return "; ".join([*parts, *self.missing_parts()])
+
+    def missing_parts(self) -> list[str]:
+        """What may be missing from the answer, a part of a sentence each."""
+        parts = [self._damaged_text()] if self.damaged_at else []
         if self.damaged_bytes:
             parts.append(f"{self.damaged_bytes} bytes are damaged and may have held more")
         if self.lost:
             parts.append(f"{self.lost} messages are lost with missing parts of the commitlog")
-        return "; ".join(parts)
+        return parts
+
+    @staticmethod
+    def together(searches: Sequence[Searched]) -> Searched:
+        """What several searches of a store have read; bytes that each of them scanned count once for each."""
+        return Searched(
+            tuple(sorted({topic for each in searches for topic in each.topics})),
+            tuple(dict.fromkeys(name for each in searches for name in each.index_files)),
+            tuple(dict.fromkeys(reason for each in searches for reason in each.unused)),
+            sum(each.candidates for each in searches),
+            tuple(dict.fromkeys(part for each in searches for part in each.scanned)),
+            sum(each.bytes_scanned for each in searches),
+            max((each.damaged_bytes for each in searches), default=0),
+            max((each.lost for each in searches), default=0),
+            tuple(sorted({place for each in searches for place in each.damaged_at})),
+        )
 
     def _damaged_text(self) -> str:
         first, more = self.damaged_at[0], len(self.damaged_at) - 1
@@ -163,7 +182,8 @@ class How:
     `use_index=False` scans the whole commitlog: index files have no checksum, and a file that lost a link
     hides the messages behind that link. Nor does an index file's header show that a broker ran with
     messageIndexEnable=false for a while and then continued the same file. `on_scanned` is called during a
-    scan with the bytes scanned so far and the bytes to scan at most.
+    scan with the bytes scanned so far and the bytes to scan at most. Searches with the same `warned` warn of
+    the same damage once.
     """
 
     columns: tuple[str, ...]
@@ -173,10 +193,11 @@ class How:
     hash_slot_num: int | None = None
     index_num: int | None = None
     on_scanned: Callable[[int, int], object] | None = None
+    warned: set[str] = field(default_factory=set)
 
     @property
     def tolerance(self) -> Tolerance:
-        return Tolerance(self.on_damage)
+        return Tolerance(self.on_damage, warned=self.warned)
 
 
 @all_answered()
@@ -190,7 +211,9 @@ def look_up(store: Store, choice: MessageChoice, how: How) -> Found:
     found = _found(store, choice, how)
     if (choice.key, choice.message_id) != (None, None):
         found = _with_own(store, found, choice, how)
-    gone = QueueProofs(store.opened, store.log).warn_of_gone(store.state)
+    proofs = QueueProofs(store.opened, store.log)
+    gone = (proofs.find_gone if _LOST in how.warned else proofs.warn_of_gone)(store.state)
+    how.warned.update([_LOST] if gone else [])
     lost = sum(each.count for each in gone)
     return replace(found, searched=replace(found.searched, lost=lost)) if lost else found
 

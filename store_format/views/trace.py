@@ -7,8 +7,9 @@ its offset message id (ORIGIN_MESSAGE_ID).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -43,11 +44,12 @@ from store_format.names import (
 from store_format.pop.in_flight import read_pop_progress
 from store_format.read.choice import MessageChoice
 from store_format.read.store import Store
-from store_format.search.look_up import How, look_up
+from store_format.search.look_up import How, Searched, look_up
 from store_format.views.consume_time import trace_events
 from store_format.views.transactions import find_transactions
 from store_format.views.view import read_queues
 
+_log = logging.getLogger(__name__)
 _LAST = 1 << 63
 
 NAMED_AS_KEY = "named as a key"  # what another message does with the id
@@ -78,6 +80,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 _Row = dict[str, Any]  # Any: values of _COLUMNS
+_RowsOf = Callable[[MessageChoice, tuple[str, ...]], list[_Row]]  # the messages of a choice, with columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,51 @@ class _Event:
     topic: str | None = None
 
 
-def trace(store: Store, message_id: str) -> pa.Table:
-    """What happened to a message, oldest first, with the columns `TRACE_COLUMNS`.
+@dataclass(slots=True)
+class LifeSearch:
+    """Searches for the lives of messages in a store, which warn of each damaged place once.
 
-    `message_id` is the id that clients show (UNIQ_KEY), or an offset message id. The table is empty if the
-    store has no such message. Damaged copies are left out, with a warning.
+    `searches` is what they have read; `on_scanned` is that of `How`.
     """
-    copies, mentions = _copies(store, message_id)
+
+    store: Store
+    on_scanned: Callable[[int, int], object] | None = None
+    searches: list[Searched] = field(default_factory=list)
+    _warned: set[str] = field(default_factory=set)
+
+    def life_of(self, message_id: str) -> pa.Table:
+        """What happened to a message, oldest first, with the columns `TRACE_COLUMNS`.
+
+        `message_id` is the id that clients show (UNIQ_KEY), or an offset message id. The table is empty if
+        the store has no such message. Damaged copies are left out, with a warning.
+        """
+        return _events(replace(self.store, log=self.store.log.relisted()), message_id, self._rows)
+
+    def ids_of(self, choice: MessageChoice) -> list[str]:
+        """The ids of the messages with a key, each once, in the order of the log, without clients' traces."""
+        rows = self._rows(choice, ("msgId", "topic"))
+        ids = (row["msgId"] for row in rows if not row["topic"].startswith(TRACE_PREFIXES))
+        return list(dict.fromkeys(ids))
+
+    def missing_parts(self) -> list[str]:
+        """What may be missing from the lives, because bytes are damaged or lost; see `Searched`."""
+        return Searched.together(self.searches).missing_parts()
+
+    def warn_of_missing(self) -> None:
+        """Logs what may be missing."""
+        if missing := self.missing_parts():
+            _log.warning("trace: %s", "; ".join(missing))
+
+    def _rows(self, choice: MessageChoice, columns: tuple[str, ...]) -> list[_Row]:
+        how = How(columns, on_damage="DROPMALFORMED", on_scanned=self.on_scanned, warned=self._warned)
+        found = look_up(self.store, choice, how)
+        self.searches.append(found.searched)
+        rows: list[_Row] = found.table.to_pylist()
+        return rows
+
+
+def _events(store: Store, message_id: str, rows_of: _RowsOf) -> pa.Table:
+    copies, mentions = _copies(store, message_id, rows_of)
     owners = RetryOwners.read(store.opened, store.configured_topics() or store.topics())
     events = [_event_of(row, owners) for row in copies]
     if copies:
@@ -127,16 +168,11 @@ def _order(event: _Event) -> tuple[int, int]:
     return _LAST if event.time_ms is None else event.time_ms, place
 
 
-def _copies(store: Store, message_id: str) -> tuple[list[_Row], list[_Row]]:
+def _copies(store: Store, message_id: str, rows_of: _RowsOf) -> tuple[list[_Row], list[_Row]]:
     """The copies of the message, and the other messages that have its id among their keys."""
-    how = How(_COLUMNS, on_damage="DROPMALFORMED")
-    first = look_up(store, MessageChoice(message_id=message_id), how).table.to_pylist()
+    first = rows_of(MessageChoice(message_id=message_id), _COLUMNS)
     unique = sorted({row[UNIQ_KEY] for row in first} - {None})
-    named = [
-        row
-        for key in unique or [message_id]
-        for row in look_up(store, MessageChoice(key=key), how).table.to_pylist()
-    ]
+    named = [row for key in unique or [message_id] for row in rows_of(MessageChoice(key=key), _COLUMNS)]
     copies = [row for row in named if row[UNIQ_KEY] in unique]
     if first and not unique:
         copies = [*first, *_sent_back(store, {row["offsetMsgId"] for row in first})]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 from pathlib import Path
 
 import pytest
 
-from rmq_spark.cli.exit_codes import NOT_FOUND, PARTIAL
+import rmq_spark
+from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL
 from store_format import MessageStore
 from tests.support.cli_runs import Runner
 from tests.support.file_edits import flip, overwrite
@@ -63,3 +66,48 @@ def test_a_damaged_body_is_a_part_of_the_answer(rmqlog: Runner, tmp_path: Path) 
         done = rmqlog("find", root, *more)
         assert (done.code, done.out) == (PARTIAL, ""), more
         assert said in done.err, more
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_trace_says_what_find_says(
+    rmqlog: Runner,
+    tmp_path: Path,
+    place: int,
+    has_index: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without an index, each of the searches for the lives of five messages meets the damage: one warning."""
+    root = tmp_path / "store"
+    said = f"the index names a message with this key at physical offset {place}, which is damaged"
+    if not has_index:
+        shutil.rmtree(root / "index")
+        said = "bytes are damaged and may have held more"
+    for word in (f"k{LOST}", f"U{LOST:07d}"):
+        done = rmqlog("trace", root, word)
+        assert (done.code, done.out) == (PARTIAL, "")
+        assert f"no whole message has the id or key '{word}'" in done.err
+        assert f"{said}\n" in done.err
+        assert rmqlog("trace", root, "--key", word).code == rmqlog("find", root, word).code == PARTIAL
+    caplog.clear()
+    done = rmqlog("trace", root, "even")  # of the messages 0, 2, 4, 6, 8
+    assert done.out.count("message ") == 5
+    assert done.code == rmqlog("find", root, "even").code == (OK if has_index else PARTIAL)
+    assert (f"{said}\n" in done.err) is not has_index
+    assert sum("malformed" in line for line in caplog.messages) == 2 * (not has_index)  # of trace and find
+
+
+def test_python_s_trace_says_what_damage_may_hide(
+    tmp_path: Path, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = str(tmp_path / "store")
+    said = f"trace: the index names a message with this key at physical offset {place}, which is damaged"
+    for store, asked in (
+        (MessageStore.open(root), {"message_id": f"U{LOST:07d}"}),
+        (rmq_spark.open(root), {"message_id": f"U{LOST:07d}"}),
+        (rmq_spark.open(root), {"key": f"k{LOST}"}),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert store.trace(**asked).num_rows == 0
+        assert said in caplog.messages
+        assert sum("malformed" in line for line in caplog.messages) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import click
 
 from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
 from rmq_spark.cli.cells import BOLD, painted
-from rmq_spark.cli.exit_codes import NotFoundError
+from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import (
     filter_options,
     from_one_look,
@@ -21,7 +21,7 @@ from rmq_spark.cli.options import (
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options
-from rmq_spark.cli.remarks import given_store, remark
+from rmq_spark.cli.remarks import Progress, given_store, remark
 from rmq_spark.cli.repeated import globs_of
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import first_names, shown
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_format import MessageStore
+    from store_format.read.store import Store
+    from store_format.views.trace import LifeSearch
 
 _TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
 _OF_MESSAGE = ("key", "msgId")  # columns in front of the events, for programs
@@ -51,7 +53,7 @@ def trace_(
     keys: tuple[str, ...],
     filters: MessageChoice,
     output: Output,
-) -> None:
+) -> int:
     """The life of a message as a timeline.
 
     Shows its copies, retries, dead letter, delayed or half form, the clients' trace, and the groups whose
@@ -65,8 +67,9 @@ def trace_(
     rmqlog trace /data/store --key order-1234
     rmqlog trace /data/store --key order-1234 --key order-1235 -o csv > orders.csv
     """
-    from store_format.views.trace import TRACE_COLUMNS
+    from store_format.views.trace import TRACE_COLUMNS, LifeSearch
 
+    searches = [LifeSearch(store) for store in stores]
     names = [column.name for column in TRACE_COLUMNS]
     output = replace(output, below="detail", milliseconds=True)
     if (id is None) == (not keys):
@@ -80,21 +83,53 @@ def trace_(
         else:
             refuse_near_address(id, lambda: known_topics(stores))
         # --topic chooses among the messages with a key, which may be the id of a client
-        batches = [
-            batch for store in stores if not filters.has_topics for batch in store.trace(id).to_batches()
-        ]
+        batches = [] if filters.has_topics else _life_of(searches, id)
         if not (filters.has_topics or _is_only_a_key(batches)):
             named = [_named(batch, id, None) for batch in batches]
             if not show_batches(output, named, [*_OF_MESSAGE, *names], _TRACE):
                 from rmq_spark.cli.hints import hint_of_nothing
 
-                raise NotFoundError(
-                    f"no message has the id or key {id!r}{hint_of_nothing(stores, filters, [id])}"
+                return _end_of_nothing(
+                    searches, f"has the id or key {id!r}{hint_of_nothing(stores, filters, [id])}"
                 )
             _say_dead_letters([(id, batches)])
-            return
+            return _say_missing_parts(searches)
         keys = (id,)
-    _trace_keys(stores, tuple(dict.fromkeys(keys)), filters, output, names)
+    return _trace_keys(searches, tuple(dict.fromkeys(keys)), filters, output, names)
+
+
+def _life_of(searches: Sequence[LifeSearch], message_id: str) -> list[pa.RecordBatch]:
+    """The events of a message in all stores."""
+    found = []
+    for search in searches:
+        with _progress(search):
+            found += search.life_of(message_id).to_batches()
+    return found
+
+
+def _progress(search: LifeSearch) -> Progress:
+    progress = Progress("trace", 0)
+    search.on_scanned = progress.reach_of
+    return progress
+
+
+def _end_of_nothing(searches: Sequence[LifeSearch], what: str) -> int:
+    """Says that no message is `what`, with what may be missing. Raises NotFoundError if nothing is."""
+    if not any(search.missing_parts() for search in searches):
+        raise NotFoundError(f"no message {what}")
+    remark(f"no whole message {what}")
+    return _say_missing_parts(searches)
+
+
+def _say_missing_parts(searches: Sequence[LifeSearch]) -> int:
+    """Says what damage may hide, and returns the exit code."""
+    code = OK
+    for search in searches:
+        if parts := search.missing_parts():
+            label = f"{shown(search.store.broker_name)}: " if len(searches) > 1 else ""
+            remark(label + "; ".join(parts))
+            code = PARTIAL
+    return code
 
 
 def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
@@ -105,29 +140,26 @@ def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
 
 
 def _trace_keys(
-    stores: list[MessageStore],
+    searches: Sequence[LifeSearch],
     keys: tuple[str, ...],
     filters: MessageChoice,
     output: Output,
     names: list[str],
-) -> None:
+) -> int:
     """The timelines of the messages with any of the keys: a table for each, or rows with `key` and `msgId`.
 
     A message that has several of the keys is shown with the first. Raises NotFoundError if no message has
     any of the keys.
     """
-    from rmq_spark.cli.reading import ids_of_key
-
+    stores = [search.store for search in searches]
     refuse_what_no_store_has(filters, stores)
-    ids = {key: ids_of_key(stores, replace(filters, key=key)) for key in keys}
+    ids = {key: _ids_of(searches, replace(filters, key=key)) for key in keys}
     missing = [_missing(stores, replace(filters, key=key)) for key, found in ids.items() if not found]
     if len(missing) == len(keys):
-        raise NotFoundError("; ".join(missing))
+        return _end_of_nothing(searches, "; no message ".join(missing))
     key_of = {each: key for key, found in reversed(ids.items()) for each in found[: filters.limit]}
     traced = [each for key, found in ids.items() for each in found[: filters.limit] if key_of[each] == key]
-    events = {
-        each: [batch for store in stores for batch in store.trace(each).to_batches()] for each in traced
-    }
+    events = {each: _life_of(searches, each) for each in traced}
     if output.form == "table" and not output.columns:
         for i, (each, batches) in enumerate(events.items()):
             of_key = f" (key {shown(key_of[each])})" if len(keys) > 1 else ""
@@ -139,16 +171,26 @@ def _trace_keys(
         show_batches(output, rows, [*_OF_MESSAGE, *names])
     _say_counts(ids, filters.limit)
     for sentence in missing:
-        remark(sentence)
+        remark(f"no message {sentence}")
     _say_dead_letters((key_of[each], batches) for each, batches in events.items())
+    return _say_missing_parts(searches)
 
 
-def _missing(stores: list[MessageStore], filters: MessageChoice) -> str:
-    """The sentence that no message has `--key`, with a hint."""
+def _ids_of(searches: Sequence[LifeSearch], filters: MessageChoice) -> list[str]:
+    """The ids of the messages with `--key` in all stores, each once."""
+    found: list[str] = []
+    for search in searches:
+        with _progress(search):
+            found += search.ids_of(filters)
+    return list(dict.fromkeys(found))
+
+
+def _missing(stores: Sequence[Store], filters: MessageChoice) -> str:
+    """What no message is: one with `--key`; with a hint."""
     from rmq_spark.cli.hints import hint_of_nothing
 
-    of_topic = f" of --topic {shown(' or '.join(globs_of(filters)))}" if filters.has_topics else ""
-    return f"no message{of_topic} has the key {filters.key!r}{hint_of_nothing(stores, filters)}"
+    of_topic = f"of --topic {shown(' or '.join(globs_of(filters)))} " if filters.has_topics else ""
+    return f"{of_topic}has the key {filters.key!r}{hint_of_nothing(stores, filters)}"
 
 
 def _say_counts(ids: dict[str, list[str]], limit: int | None) -> None:
