@@ -52,6 +52,12 @@ EXIT_CODES: tuple[tuple[int, str, str], ...] = (
 )
 
 
+class DamagedMessageError(click.ClickException):
+    """A message is damaged. The text says where, and which option leaves damaged messages out."""
+
+    exit_code = DAMAGE
+
+
 class NotFoundError(click.ClickException):
     """The store has no such topic, group or message. The text names the nearest known name."""
 

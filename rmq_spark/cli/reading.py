@@ -277,33 +277,32 @@ def find_word(
 
 
 def find_in(store: MessageStore, filters: MessageChoice, names: Sequence[str], *, use_index: bool) -> Found:
-    """The messages that match, in the order of the log, and how they were found.
+    """The messages with the key or the id of the filters, in the order of the log, and how they were found.
 
     The table has the columns `names` and others.
     """
     from store_format.search.look_up import How, look_up
 
     with Progress("find", 0) as progress:
-        if filters.key is None and filters.message_id is None:
-            return _by_time(store, filters, names, progress)
         how = How(tuple(names), "DROPMALFORMED", use_index=use_index, on_scanned=progress.reach_of)
         return look_up(store, filters, how)
 
 
-def _by_time(store: MessageStore, filters: MessageChoice, names: Sequence[str], progress: Progress) -> Found:
+def find_by_time(
+    store: MessageStore, filters: MessageChoice, names: Sequence[str], tolerance: Tolerance
+) -> Found:
     """A search without key or id: reads the queues, with `--limit` only their first messages."""
-    from store_format.read.tolerance import Tolerance
     from store_format.search.look_up import Found, Searched
 
-    tolerance = Tolerance()
     if filters.limit is not None:
         table = first_messages(store, filters, names, filters.limit, tolerance)
     else:
-        batches, size, total = [], 0, bytes_to_read([store], filters) if progress.is_shown else 0
-        for batch in read_messages(store, filters, (*names, SIZE), tolerance):
-            batches.append(batch)
-            size += int(batch[SIZE].to_numpy().sum())
-            progress.reach_of(size, total)
+        with Progress("find", 0) as progress:
+            batches, size, total = [], 0, bytes_to_read([store], filters) if progress.is_shown else 0
+            for batch in read_messages(store, filters, (*names, SIZE), tolerance):
+                batches.append(batch)
+                size += int(batch[SIZE].to_numpy().sum())
+                progress.reach_of(size, total)
         table = pa.Table.from_batches(batches) if batches else arrow_schema(tuple(names)).empty_table()
         if batches:
             table = table.take(

@@ -111,3 +111,28 @@ def test_python_s_trace_says_what_damage_may_hide(
             assert store.trace(**asked).num_rows == 0
         assert said in caplog.messages
         assert sum("malformed" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [("find", "--body", "message"), ("find", "--body", "message", "-n", 20), ("head",), ("tail",)],
+)
+def test_an_error_of_a_damaged_message_names_the_option_that_skips_it(
+    rmqlog: Runner, tmp_path: Path, place: int, asked: tuple[object, ...]
+) -> None:
+    verb, *more = asked
+    said = rmqlog.fails(3, verb, tmp_path / "store", *more)
+    assert f" at byte {place + 4}: expected magic code" in said
+    assert said.splitlines()[-1].endswith("; --skip-damage leaves damaged messages out")
+    done = rmqlog(verb, tmp_path / "store", *more, "--skip-damage", "-o", "jsonl")
+    assert (done.code, len(done.out.splitlines())) == (PARTIAL, 9)
+    assert done.err.endswith("rmqlog: 1 damaged messages or stretches of the commitlog were left out\n")
+
+
+def test_nothing_found_is_no_whole_answer_where_damage_was_skipped(
+    rmqlog: Runner, tmp_path: Path, place: int
+) -> None:
+    done = rmqlog("find", tmp_path / "store", "--body", "message 5", "--skip-damage")
+    assert (done.code, done.out) == (PARTIAL, "")
+    assert "no message matches" not in done.err
+    assert rmqlog("find", tmp_path / "store", "k4", "--skip-damage").code == OK

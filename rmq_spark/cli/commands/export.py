@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from rmq_spark.cli.cells import Zone, zone_of, zoned_rows
-from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
+from rmq_spark.cli.commands.messages import (
+    naming_skip_damage,
+    skip_damage_option,
+    tolerance_for,
+    warn_of_damage,
+)
 from rmq_spark.cli.options import (
     KEYLESS_FILTERS,
     filter_options,
@@ -107,7 +112,7 @@ def export_(
     refuse_what_no_store_has(filters, stores)
     if not skip_damage:
         stores = [replace(store, fail_on_unknown=True) for store in stores]
-    with Progress("export", bytes_to_read(stores, filters)) as progress:
+    with naming_skip_damage(stores), Progress("export", bytes_to_read(stores, filters)) as progress:
         source = _Source(stores, filters, names, tolerance, progress, keys, without_light=in_all_topics)
         if out == "-":
             if form == "parquet":

@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -15,7 +16,7 @@ import click
 
 from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
 from rmq_spark.cli.cells import BODY_FORMS
-from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
+from rmq_spark.cli.exit_codes import OK, PARTIAL, DamagedMessageError, NotFoundError
 from rmq_spark.cli.options import (
     HEAD_FILTERS,
     KEYLESS_FILTERS,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_format import MessageStore
+    from store_format.read.store import Store
     from store_format.read.tolerance import Tolerance
     from store_format.search.look_up import Found
 
@@ -53,6 +55,27 @@ def tolerance_for(skip_damage: bool) -> Tolerance:
     from store_format.read.tolerance import Tolerance
 
     return Tolerance("DROPMALFORMED" if skip_damage else "FAILFAST")
+
+
+@contextmanager
+def naming_skip_damage(stores: Sequence[Store]) -> Iterator[None]:
+    """Names `--skip-damage` at the end of an error for a damaged message, which ends the read within.
+
+    Raises DamagedMessageError in its place.
+    """
+    from store_format.errors import CorruptStoreError
+
+    try:
+        yield
+    except CorruptStoreError as error:
+        logs = {file.path for store in stores for file in store.log.files}
+        if error.file not in logs and not any(_is_queue_file(error.file, store) for store in stores):
+            raise
+        raise DamagedMessageError(f"{error}; --skip-damage leaves damaged messages out") from error
+
+
+def _is_queue_file(path: str, store: Store) -> bool:
+    return path.startswith(f"{store.path}/consumequeue/")
 
 
 def warn_of_damage(tolerance: Tolerance) -> int:
@@ -85,7 +108,8 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice,
     output = _searching(output, filters)
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
-    tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
+    with naming_skip_damage(stores):
+        tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
     count = write_rows(output, merged(tables, names, filters.limit, last=False).to_batches(), names)
     if not count:
         _refuse_offset_after_all(stores, filters)
@@ -159,10 +183,11 @@ def tail_(
         write_rows(output, chain(last, news), names, following=sum(batch.num_rows for batch in last))
         return warn_of_damage(tolerance)
     refuse_what_no_store_has(filters, stores)
-    tables = [
-        last_messages(store, chosen_queues(store, filters), filters, names, filters.limit, tolerance)
-        for store in stores
-    ]
+    with naming_skip_damage(stores):
+        tables = [
+            last_messages(store, chosen_queues(store, filters), filters, names, filters.limit, tolerance)
+            for store in stores
+        ]
     count = write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names)
     say_what_system_topics_have(stores, filters)
     say_missing_tags(stores, filters)
@@ -221,6 +246,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--id", "message_id", metavar="ID", help="The message with this UNIQ_KEY or offset message id.")
 @click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
+@skip_damage_option
 @keys_option
 @filter_options(*KEYLESS_FILTERS, "body", "ignore_case", "regex")
 @output_options(raw=True, searches=True)
@@ -229,6 +255,7 @@ def find_(
     words: tuple[str, ...],
     message_id: str | None,
     no_index: bool,
+    skip_damage: bool,
     keys: tuple[str, ...],
     filters: MessageChoice,
     output: Output,
@@ -259,16 +286,21 @@ def find_(
         )
     refuse_what_no_store_has(filters, stores)
     output = _searching(output, filters, words or keys)
-    names = message_columns(output)
-    searches = [
-        _WordSearch(
-            store,
-            word,
-            _found(store, word, replace(filters, message_id=message_id), bool(words), names, not no_index),
-        )
-        for store in stores
-        for word in dict.fromkeys(words or keys or ("",))
-    ]
+    names, tolerance = message_columns(output), tolerance_for(skip_damage)
+    find_one = partial(
+        _found,
+        filters=replace(filters, message_id=message_id),
+        may_be_id=bool(words),
+        names=tuple(dict.fromkeys((*names, *_ORDER))),
+        use_index=not no_index,
+        tolerance=tolerance,
+    )
+    with naming_skip_damage(stores):
+        searches = [
+            _WordSearch(store, word, find_one(store, word))
+            for store in stores
+            for word in dict.fromkeys(words or keys or ("",))
+        ]
     tables = [_merged([each.found.table for each in searches if each.store is store]) for store in stores]
     batches = (batch for table in tables for batch in table.select(names).to_batches())
     count = write_rows(output, _limited(batches, filters), names)
@@ -288,7 +320,8 @@ def find_(
         hint = f"; --body searches bodies for the text {filters.body}, --body-form sets the form of bodies"
     elif isinstance(filters.body, str) and not hint and _LIKE_A_REGEX.search(filters.body):
         hint = "; --body is a text: -E takes it as a regular expression, -i ignores case"
-    code = _end_of_search(searches, count, f"no message matches{hint}")
+    left_out = warn_of_damage(tolerance)
+    code = left_out or _end_of_search(searches, count, f"no message matches{hint}")
     _hint_at_missing_words(stores, searches)
     return code
 
@@ -324,14 +357,17 @@ class _WordSearch:
 def _found(
     store: MessageStore,
     word: str,
+    *,
     filters: MessageChoice,
     may_be_id: bool,
     names: Sequence[str],
     use_index: bool,
+    tolerance: Tolerance,
 ) -> Found:
-    from rmq_spark.cli.reading import find_in, find_word
+    from rmq_spark.cli.reading import find_by_time, find_in, find_word
 
-    names = tuple(dict.fromkeys((*names, *_ORDER)))
+    if not word and filters.message_id is None:
+        return find_by_time(store, filters, names, tolerance)
     if not word:
         return find_in(store, filters, names, use_index=use_index)
     if may_be_id:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_format import MessageStore
-    from store_format.read.store import Store
     from store_format.views.trace import LifeSearch
 
 _TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
@@ -67,10 +66,10 @@ def trace_(
     rmqlog trace /data/store --key order-1234
     rmqlog trace /data/store --key order-1234 --key order-1235 -o csv > orders.csv
     """
-    from store_format.views.trace import TRACE_COLUMNS, LifeSearch
+    from store_format.views.trace import LifeSearch
 
     searches = [LifeSearch(store) for store in stores]
-    names = [column.name for column in TRACE_COLUMNS]
+    names = _event_columns()
     output = replace(output, below="detail", milliseconds=True)
     if (id is None) == (not keys):
         raise click.UsageError("trace needs an id or --key KEY, and not both")
@@ -95,7 +94,7 @@ def trace_(
             _say_dead_letters([(id, batches)])
             return _say_missing_parts(searches)
         keys = (id,)
-    return _trace_keys(searches, tuple(dict.fromkeys(keys)), filters, output, names)
+    return _trace_keys(stores, searches, tuple(dict.fromkeys(keys)), filters, output)
 
 
 def _life_of(searches: Sequence[LifeSearch], message_id: str) -> list[pa.RecordBatch]:
@@ -132,6 +131,12 @@ def _say_missing_parts(searches: Sequence[LifeSearch]) -> int:
     return code
 
 
+def _event_columns() -> list[str]:
+    from store_format.views.trace import TRACE_COLUMNS
+
+    return [column.name for column in TRACE_COLUMNS]
+
+
 def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
     """Whether messages have the word as a key, and none as its id."""
     from store_format.views.trace import NAMED_AS_KEY
@@ -140,18 +145,18 @@ def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
 
 
 def _trace_keys(
+    stores: list[MessageStore],
     searches: Sequence[LifeSearch],
     keys: tuple[str, ...],
     filters: MessageChoice,
     output: Output,
-    names: list[str],
 ) -> int:
     """The timelines of the messages with any of the keys: a table for each, or rows with `key` and `msgId`.
 
     A message that has several of the keys is shown with the first. Raises NotFoundError if no message has
     any of the keys.
     """
-    stores = [search.store for search in searches]
+    names = _event_columns()
     refuse_what_no_store_has(filters, stores)
     ids = {key: _ids_of(searches, replace(filters, key=key)) for key in keys}
     missing = [_missing(stores, replace(filters, key=key)) for key, found in ids.items() if not found]
@@ -185,7 +190,7 @@ def _ids_of(searches: Sequence[LifeSearch], filters: MessageChoice) -> list[str]
     return list(dict.fromkeys(found))
 
 
-def _missing(stores: Sequence[Store], filters: MessageChoice) -> str:
+def _missing(stores: list[MessageStore], filters: MessageChoice) -> str:
     """What no message is: one with `--key`; with a hint."""
     from rmq_spark.cli.hints import hint_of_nothing
 
