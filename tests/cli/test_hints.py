@@ -117,6 +117,18 @@ def test_matches_in_system_topics_are_counted(
     assert "system topics" not in named.err
 
 
+def test_a_search_that_its_limit_ended_says_so(rmqlog: Runner, golden: Golden) -> None:
+    """What system topics have would look like the rest of the matches."""
+    asked = ("find", golden(RETRIED), "--body", "order", "-o", "jsonl")
+    count = rmqlog(*asked).out.count("\n")
+    for limit in (1, count):
+        done = rmqlog(*asked, "-n", limit)
+        assert done.out.count("\n") == limit
+        assert done.err.endswith("rmqlog: limit reached, more messages may match\n")
+        assert "in system topics" not in done.err
+    assert "limit reached" not in rmqlog(*asked, "-n", count + 1).err
+
+
 def test_a_body_search_counts_them_too(rmqlog: Runner, golden: Golden) -> None:
     for more in ((), ("-i",), ("-E",), ("-E", "-i")):
         mine = rmqlog("find", golden(RETRIED), "--body", "order", *more, "-o", "jsonl")

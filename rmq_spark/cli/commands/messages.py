@@ -306,7 +306,9 @@ def find_(
     count = write_rows(output, _limited(batches, filters), names)
     hint = ""
     _say_how_found(searches)
-    if not given:
+    if not given and filters.limit and count == filters.limit:
+        remark("limit reached, more messages may match")
+    elif not given:
         say_what_system_topics_have(stores, filters)
     if not count:
         hint = hint_of_nothing(stores, filters, words or keys)
