@@ -95,6 +95,17 @@ def test_a_narrow_table_cuts_no_detail_and_no_millisecond(golden: Golden) -> Non
     )
 
 
+@pytest.mark.parametrize("form", [(), ("-o", "jsonl")])
+def test_all_times_of_a_line_are_in_one_zone(rmqlog: Runner, golden: Golden, form: tuple[str, ...]) -> None:
+    asked = ("trace", golden("retry-dlq-5.5.0"), "--key", "id-9", *form)
+    due = "level 3 for %RETRY%CG_fail, due 2026-11-21T"
+    assert f"{due}06:53:07.287Z" in rmqlog(*asked).out
+    for zone, time in (("Europe/Berlin", "07:53:07.287+01:00"), ("+08:00", "14:53:07.287+08:00")):
+        text = rmqlog(*asked, "--tz", zone).out
+        assert f"{due}{time}" in text
+        assert "06:53:07" not in text
+
+
 @pytest.mark.parametrize(
     ("words", "titles"),
     [

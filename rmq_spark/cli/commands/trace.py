@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
-from rmq_spark.cli.cells import BOLD, painted
+from rmq_spark.cli.cells import BOLD, UTC_ZONE, Zone, painted
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import (
     filter_options,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
 _OF_MESSAGE = ("key", "msgId")  # columns in front of the events, for programs
+_TIME_IN_DETAIL = re.compile(r"\b(due|popped|visible from) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")
 _TRACED_MAX = 20
 _NAMED_MAX = 3  # keys of dead letters in a sentence
 
@@ -82,7 +84,7 @@ def trace_(
         else:
             refuse_near_address(id, lambda: known_topics(stores))
         # --topic chooses among the messages with a key, which may be the id of a client
-        batches = [] if filters.has_topics else _life_of(searches, id)
+        batches = [] if filters.has_topics else _life_of(searches, id, output.zone)
         if not (filters.has_topics or _is_only_a_key(batches)):
             named = [_named(batch, id, None) for batch in batches]
             if not show_batches(output, named, [*_OF_MESSAGE, *names], _TRACE):
@@ -97,13 +99,24 @@ def trace_(
     return _trace_keys(stores, searches, tuple(dict.fromkeys(keys)), filters, output)
 
 
-def _life_of(searches: Sequence[LifeSearch], message_id: str) -> list[pa.RecordBatch]:
-    """The events of a message in all stores."""
+def _life_of(searches: Sequence[LifeSearch], message_id: str, zone: Zone) -> list[pa.RecordBatch]:
+    """The events of a message in all stores; times within `detail` are in the zone, as those of columns."""
     found = []
     for search in searches:
         with _progress(search):
             found += search.life_of(message_id).to_batches()
-    return found
+    return found if zone == UTC_ZONE else [_in_zone(batch, zone) for batch in found]
+
+
+def _in_zone(batch: pa.RecordBatch, zone: Zone) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    details = [
+        _TIME_IN_DETAIL.sub(lambda found: f"{found[1]} {zone.full(found[2])}", text)
+        for text in batch["detail"].to_pylist()
+    ]
+    place = batch.schema.get_field_index("detail")
+    return batch.set_column(place, batch.schema.field(place), pa.array(details, pa.string()))
 
 
 def _progress(search: LifeSearch) -> Progress:
@@ -164,7 +177,7 @@ def _trace_keys(
         return _end_of_nothing(searches, "; no message ".join(missing))
     key_of = {each: key for key, found in reversed(ids.items()) for each in found[: filters.limit]}
     traced = [each for key, found in ids.items() for each in found[: filters.limit] if key_of[each] == key]
-    events = {each: _life_of(searches, each) for each in traced}
+    events = {each: _life_of(searches, each, output.zone) for each in traced}
     if output.form == "table" and not output.columns:
         for i, (each, batches) in enumerate(events.items()):
             of_key = f" (key {shown(key_of[each])})" if len(keys) > 1 else ""
