@@ -254,7 +254,7 @@ TITLES = {
     "decidedTimestamp": "decided",
     "originTopic": "origin",
     "targetTopic": "target",
-    "reconsumeTimes": "retries",
+    "reconsumeTimes": "tries",
     "checkTimes": "checks",
     "producerGroup": "group",
     "sizeBytes": "size",

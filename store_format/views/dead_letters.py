@@ -17,7 +17,11 @@ DEAD_LETTER_COLUMNS = (
     ViewColumn("originTopic", TEXT, "The topic to which the producer sent the message (RETRY_TOPIC)."),
     ViewColumn("msgId", TEXT, "The message id that clients show; the first message has the same id."),
     ViewColumn("originMsgId", TEXT, "The offset message id of the first message (ORIGIN_MESSAGE_ID)."),
-    ViewColumn("reconsumeTimes", INT, "How often the message was delivered again."),
+    ViewColumn(
+        "reconsumeTimes",
+        INT,
+        "How often the group failed to consume the message: the first delivery and each retry.",
+    ),
     ViewColumn("tags", TEXT, "The tags."),
     ViewColumn("keys", NAMES, "The keys."),
     ViewColumn("bornTimestamp", TIME, "When the producer created the message."),

@@ -95,6 +95,25 @@ def test_a_narrow_table_cuts_no_detail_and_no_millisecond(golden: Golden) -> Non
     )
 
 
+def test_tries_of_a_dead_letter_are_its_first_delivery_and_its_retries(
+    rmqlog: Runner, golden: Golden
+) -> None:
+    """Real brokers' dead letters: of send-backs, of an orderly group, and given up at once."""
+    path = golden("retry-dlq-5.5.0")
+    store = MessageStore.open(str(path))
+    rows = store.view("deadLetters").to_pylist()
+    firsts = {row["group"]: row for row in reversed(rows)}
+    assert {group: row["reconsumeTimes"] for group, row in firsts.items()} == {
+        "CG_direct": 1, "CG_orderly": 2, "CG_fail": 2,
+    }  # fmt: skip
+    row = firsts["CG_fail"]
+    retries = [what for what in store.trace(row["msgId"])["what"].to_pylist() if what.startswith("retry ")]
+    assert row["reconsumeTimes"] == 1 + len(retries)
+    shown = rmqlog.table("dlq", path, "--columns", "tries")
+    assert shown[0] == ["tries"]
+    assert len(shown) == 1 + len(rows)
+
+
 @pytest.mark.parametrize("form", [(), ("-o", "jsonl")])
 def test_all_times_of_a_line_are_in_one_zone(rmqlog: Runner, golden: Golden, form: tuple[str, ...]) -> None:
     asked = ("trace", golden("retry-dlq-5.5.0"), "--key", "id-9", *form)
@@ -111,7 +130,7 @@ def test_all_times_of_a_line_are_in_one_zone(rmqlog: Runner, golden: Golden, for
     [
         (("find", "--tag", "TagA"), {"tags"}),
         (("find", "id-9"), {"tags", "keys"}),
-        (("dlq",), {"retries", "tags", "keys"}),
+        (("dlq",), {"tries", "tags", "keys"}),
     ],
 )
 def test_a_narrow_table_shows_what_the_search_was_for(
