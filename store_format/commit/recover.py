@@ -43,6 +43,7 @@ from store_format.commit.store_copy import (
     copy_store,
     end_copy,
     keep_times,
+    make_target,
     refuse_target,
 )
 from store_format.commit.unsupported import StoreRefusals
@@ -205,7 +206,7 @@ class RecoverPlan:
         is_new = not files_at(target).names(target, missing_ok=True)
         files = FileWrites(sync=True)
         try:
-            files.make_directories(paths.parent(target), paths.base_name(target))
+            make_target(target, files)
             with StoreLock(target, timeout=self.options.lock_timeout):
                 recovery = _carry_out_into(recovery)
             self._refuse_running()

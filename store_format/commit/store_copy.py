@@ -57,8 +57,12 @@ def refuse_target(root: str, target: str) -> None:
             f"{target}: expected a directory outside of the store {root} for the recovered copy"
         )
     if not files_at(target).is_directory(target):
-        if files_at(target).read(target) is not None:
-            raise OptionError(f"{target}: expected a new directory for the recovered copy, found a file")
+        above, *names = _missing_directories(target)
+        first = f"{above}/{[*names, paths.base_name(target)][0]}"
+        if files_at(first).read(first) is not None:
+            is_target = first == target
+            what = "a new directory for the recovered copy" if is_target else "a directory above the copy"
+            raise OptionError(f"{first}: expected {what}, found a file")
         return
     begun_names = {"recover-into.json", "recover-into.json.new"}
     if files_at(target).names(target) <= {"lock", OWN_DIRECTORY} and (
@@ -71,6 +75,20 @@ def refuse_target(root: str, target: str) -> None:
             f"{target}: expected a new or empty directory for the recovered copy, "
             f"found {len(files_at(target).names(target))} entries. Give another directory, or empty this one"
         )
+
+
+def make_target(target: str, files: FileWrites) -> None:
+    """Creates the directory of a recovered copy, and the missing ones above it."""
+    above, *names = _missing_directories(target)
+    files.make_directories(above, *names, paths.base_name(target))
+
+
+def _missing_directories(target: str) -> list[str]:
+    """The nearest directory above `target`, and the names of the directories between the two."""
+    above, names = paths.parent(target), list[str]()
+    while not files_at(above).is_directory(above) and paths.parent(above) != above:
+        above, names = paths.parent(above), [paths.base_name(above), *names]
+    return [above, *names]
 
 
 def copy_parts(opened: Opened, log: CommitLog) -> list[CopiedPart]:

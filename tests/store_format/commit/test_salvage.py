@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store_format.commit.recover import recover
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, OptionError
 from tests.support import oracle
 from tests.support.file_edits import overwrite
 from tests.support.reads import flip
@@ -46,6 +46,16 @@ def test_a_record_that_is_whole_apart_from_its_numbers_gets_them_right(
     rows = recover(str(root), into=str(root.with_name("new")), salvage=True).table().to_pylist()
     assert [row["entries"] for row in rows if row["action"] in ("restore", "lost", "salvage")] == [1]
     assert _salvaged(root) == before
+
+
+def test_a_copy_gets_the_directories_above_it(store: BrokerStore, tmp_path: Path) -> None:
+    root = store.write()
+    target = tmp_path / "rescued/today/copy"
+    recover(str(root), into=str(target)).apply()
+    assert rows_by_queue(target) == rows_by_queue(root)
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match="/file: expected a directory above the copy, found a file"):
+        recover(str(root), into=str(tmp_path / "file/x/copy"))
 
 
 def test_a_recovery_in_place_does_not_cut_off_a_record_that_a_broker_hands_out(store: BrokerStore) -> None:
