@@ -34,13 +34,20 @@ LOST_COLUMNS = (
     ViewColumn("queueOffset", LONG, "The queue offset of the message, or of the first of several."),
     ViewColumn("messages", LONG, "How many messages are gone from this queue offset on."),
     ViewColumn("physicalOffset", LONG, "Where the message was in the commitlog; null if nothing shows it."),
-    ViewColumn("storeTimestamp", TIME, "When the message was stored; from the index to the second."),
+    ViewColumn("storeTimestamp", TIME, "When the message was stored; see `timeAccuracy`."),
+    ViewColumn(
+        "timeAccuracy",
+        TEXT,
+        "Null if `storeTimestamp` is exact. An index file has whole seconds from its first message on: the "
+        "true time is at most a second before or after the one that is shown.",
+    ),
     ViewColumn("keys", NAMES, "The keys that the remains of the record say."),
     ViewColumn("msgId", TEXT, "UNIQ_KEY, if the remains of the record say it."),
     ViewColumn("keyHashes", NAMES, "Hashes of `topic#key` in the index; the key itself is not stored."),
     ViewColumn("evidence", TEXT, "What shows that there was a message."),
 )
 LOST_MAX = 1000  # of a store; the rest is counted
+_ABOUT = "about, within 1 s"
 _INDEX_SECONDS = 0x7FFF_FFFF  # a broker keeps this where it does not know the time
 
 
@@ -98,11 +105,15 @@ def lost_table(opened: Opened, log: CommitLog, lost: Iterable[LostMessages], bro
     rows = []
     for each in lost:
         remains = _remains_of(log, each)
-        seconds, hashes = indexed.get(each.physical_offset, (None, ()))
-        moment = remains.store_timestamp if remains.store_timestamp is not None else seconds
+        about, hashes = indexed.get(each.physical_offset, (None, ()))
+        is_about = remains.store_timestamp is None and about is not None
+        evidence = str(each.evidence)
+        if hashes:
+            evidence += f"; the index has {'its time and ' * is_about}the hashes of its keys"
         rows.append((
             broker_name, each.topic, each.queue_id, each.first, each.count, each.physical_offset,
-            time_us(moment), remains.keys or None, remains.msg_id, hashes or None, str(each.evidence),
+            time_us(about if is_about else remains.store_timestamp), _ABOUT if is_about else None,
+            remains.keys or None, remains.msg_id, hashes or None, evidence,
         ))  # fmt: skip
     return pa.Table.from_batches([batch_of(LOST_COLUMNS, rows)])
 
@@ -130,7 +141,7 @@ def _remains_of(log: CommitLog, lost: LostMessages) -> _Remains:
 
 
 def _in_index(opened: Opened, offsets: set[int]) -> Mapping[int | None, tuple[int | None, tuple[str, ...]]]:
-    """(store time in ms, hashes of keys) of the physical offsets that index files have."""
+    """(store time in ms, to a second, hashes of keys) of the physical offsets that index files have."""
     wanted = np.array(sorted(offsets), np.int64)
     times: dict[int | None, int | None] = {}
     hashes: dict[int | None, list[str]] = defaultdict(list)
@@ -142,5 +153,17 @@ def _in_index(opened: Opened, offsets: set[int]) -> Mapping[int | None, tuple[in
                     for unit in units[np.isin(units["physical_offset"], wanted)]:
                         physical, seconds = int(unit["physical_offset"]), int(unit["time_diff"])
                         hashes[physical].append(str(int(unit["key_hash"])))
-                        times[physical] = begin + seconds * 1000 if 0 <= seconds < _INDEX_SECONDS else None
+                        times[physical] = _about(begin, seconds)
     return {physical: (times[physical], tuple(found)) for physical, found in hashes.items()}
+
+
+def _about(begin: int, seconds: int) -> int | None:
+    """The time in ms, to a full second, of an entry `seconds` whole seconds behind `begin` (IndexFile.putKey
+    leaves out what is less than a second). It is off by a second at most; None if the broker did not know it.
+
+    >>> _about(1_867, 30)
+    32000
+    """
+    if not 0 <= seconds < _INDEX_SECONDS:
+        return None
+    return (begin + seconds * 1000 + 1000) // 1000 * 1000

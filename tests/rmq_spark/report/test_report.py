@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,15 @@ def test_the_lost_messages_are_those_that_the_bytes_were_of(damaged: Path, uncha
     assert found["log"]["lostEntries"] == len(hit)
     assert found["log"]["readable"] == len(goldens.expected_rows("basic-5.5.0")) - len(hit)
     times = {row["physicalOffset"]: row["storeTimestamp"] for row in hit}
-    for row in rows:  # from the index: to the second
-        assert row["storeTimestamp"][:19] == oracle_time(times[row["physicalOffset"]])[:19]
+    for row in rows:  # from the index: within a second, and no millisecond is made up
+        true = times[row["physicalOffset"]]
+        assert isinstance(true, int)
+        told = datetime.fromisoformat(row["storeTimestamp"])
+        assert told.microsecond == 0
+        assert abs(told - datetime.fromtimestamp(true / 1000, UTC)) <= timedelta(seconds=1)
+        assert row["timeAccuracy"] == "about, within 1 s"
         assert row["keyHashes"]
+        assert row["evidence"].endswith("; the index has its time and the hashes of its keys")
 
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0", "cleaned-5.5.0", "retry-dlq-5.5.0"])
@@ -72,13 +79,6 @@ def test_the_messages_are_those_that_a_real_broker_had(golden: Golden, name: str
     assert found["log"]["readable"] == expected.total()
 
 
-def oracle_time(ms: object) -> str:
-    from datetime import UTC, datetime
-
-    assert isinstance(ms, int)
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
-
-
 def test_a_record_whose_body_alone_is_damaged_still_says_its_keys(copy_of: Golden) -> None:
     root, row = copy_of("basic-5.5.0"), goldens.expected_rows("basic-5.5.0")[500]
     start = row["physicalOffset"] // SECOND_FILE * SECOND_FILE
@@ -89,6 +89,8 @@ def test_a_record_whose_body_alone_is_damaged_still_says_its_keys(copy_of: Golde
     assert (found["topic"], found["queueOffset"]) == (row["topic"], row["queueOffset"])
     assert found["keys"] == message.properties["KEYS"].split()
     assert found["msgId"] == message.properties["UNIQ_KEY"]
+    assert datetime.fromisoformat(found["storeTimestamp"]).timestamp() * 1000 == row["storeTimestamp"]
+    assert found["timeAccuracy"] is None  # the record says it to the millisecond
 
 
 def test_groups_lose_what_they_have_not_consumed(damaged: Path) -> None:
