@@ -64,10 +64,15 @@ class ExpiredFile:
         Behind the last written file there may be an empty one that a broker has prepared. A broker forgets
         such a file when it stops.
         """
-        last = len(log.files) - 1
+        return [expired_file("commitlog", file) for file in log.files[: ExpiredFile.last_written(log)]]
+
+    @staticmethod
+    def last_written(log: CommitLog) -> int:
+        """The number of the last commitlog file that has been written to: how many are before it."""
+        last = max(len(log.files) - 1, 0)
         while last > 0 and not any(log.view(log.files[last]).read(0, 8)):
             last -= 1
-        return [expired_file("commitlog", file) for file in log.files[: max(last, 0)]]
+        return last
 
     @staticmethod
     def count(

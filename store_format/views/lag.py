@@ -384,7 +384,8 @@ def _lag_of(place: GroupQueue, stretches: Stretches | None, now: int) -> _Lag:
     lag.bytes, lag.ms = 0, 0
     if stretches is not None and first < high:
         lag.bytes = stretches.bytes_between(start, high) if start < high else 0
-        lag.following = stretches.time_at(first)
+        following_message = stretches.first_from(first)
+        lag.following = None if following_message is None else following_message.time
         lag.ms = None if lag.following is None else max(now - lag.following, 0)
         if place.queue is not None and in_flight:
             lag.bytes += bytes_at(place.queue, in_flight)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,14 @@ _COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "s
 _KNOWN_MAX = 1 << 12  # entries of a queue that are read at once: 80 kB
 
 
+class FirstMessage(NamedTuple):
+    """The queue offset of a message, its store time in ms and its physical offset; None if unknown."""
+
+    offset: int
+    time: int | None
+    place: int | None
+
+
 @dataclass(slots=True)
 class Stretches:
     """Sizes between the edges of one queue. Edges are queue offsets, ascending, each once.
@@ -36,6 +45,7 @@ class Stretches:
     `bytes[i]` is the size of the units that begin at edge i or later and before edge i + 1, so `bytes` has
     one item less than `edges`. `times[i]` is the store time in ms of the message at edge i and `places[i]`
     its physical offset; None if there is no message. `cut[i]` is the size of the batch that edge i cuts.
+    `behind` has the first message behind an edge at a place without one, which a recovery has given up.
     """
 
     edges: list[int]
@@ -43,6 +53,14 @@ class Stretches:
     times: list[int | None] = field(default_factory=list)
     places: list[int | None] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
+    behind: dict[int, FirstMessage] = field(default_factory=dict)
+
+    def first_from(self, offset: int) -> FirstMessage | None:
+        """The first message from an edge on; None for another offset, or without a message."""
+        if offset not in self.edges:
+            return None
+        at = self.edges.index(offset)
+        return self.behind.get(offset, FirstMessage(offset, self.times[at], self.places[at]))
 
     def bytes_between(self, start: int, stop: int) -> int:
         """Bytes of all units with a message of [start, stop). Both must be edges."""
@@ -52,10 +70,6 @@ class Stretches:
     def time_at(self, offset: int) -> int | None:
         """The store time in ms at an edge; None for another offset, or without a message."""
         return self.times[self.edges.index(offset)] if offset in self.edges else None
-
-    def place_of(self, offset: int) -> int | None:
-        """The physical offset of an edge; None for another offset, or without a message."""
-        return self.places[self.edges.index(offset)] if offset in self.edges else None
 
 
 def measure(
@@ -83,6 +97,8 @@ def measure(
             stretches.times.append(time)
             stretches.places.append(place)
             stretches.cut.append(cut)
+            if (time, place) == (None, None) and (first := entries.first_behind(edge)) is not None:
+                stretches.behind[edge] = first
         stretches.bytes = [entries.bytes_between(*edges) for edges in pairwise(stretches.edges)]
     if scanned:
         _measure_scanned(store, scanned, found)
@@ -186,6 +202,17 @@ class QueueEntries:
         else:
             time = self.queue.store.time_at(place)
         return (time if time >= 0 else None), place, max(cut, 0)
+
+    def first_behind(self, offset: int) -> FirstMessage | None:
+        """The first message behind a place without one."""
+        start, step = offset + 1, 1 << 6
+        while start < self.queue.max_offset:
+            found, _ = self.queue.piece(start, min(start + step, self.queue.max_offset)).read()
+            if len(found):
+                time, place, _ = look(self.queue, int(found[0]))
+                return FirstMessage(int(found[0]), time, place)
+            start, step = start + step, step * 2
+        return None
 
 
 def _is_plain(queue: Queue) -> bool:

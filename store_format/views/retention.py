@@ -17,6 +17,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from store_format.commit.expiry import ExpiredFile
 from store_format.commitlog.dledger import RESERVED_HOURS_MORE
 from store_format.display.columns import (
     BROKER,
@@ -37,7 +38,7 @@ from store_format.pop.in_flight import read_pop_progress
 from store_format.read.store import Store
 from store_format.views.delayed import VIEW as DELAYED
 from store_format.views.lag import GroupQueue, group_queues
-from store_format.views.measure import Stretches, measure
+from store_format.views.measure import FirstMessage, Stretches, measure
 from store_format.views.transactions import find_transactions
 from store_format.views.view import View
 
@@ -176,7 +177,7 @@ def retention_rows(
     for place in places:
         edges.setdefault((place.topic, place.queue_id), []).append(place.first_unconsumed or 0)
     measured = measure(store, list(queues.values()), edges)
-    expiry = expiry_ms(store, file_reserved_hours)
+    expiry = expiry_ms(store, file_reserved_hours)[: ExpiredFile.last_written(store.log)]
     rows = [
         row for place in places if (row := _retention_row(store, place, measured, expiry, now_ms)) is not None
     ]
@@ -201,11 +202,11 @@ def _retention_row(
     now_ms: int,
 ) -> tuple[object, ...] | None:
     lost, files = place.lost, store.log.files
-    number = _next_file(store, place, measured)
+    number = _next_file(store, place, measured, len(expiry))
     file = expires = going = None
     if number is not None:
         file, expires = files[number].path, expiry[number]
-        going = _going(place, files[number].stop)
+        going = _going(place, measured, files[number].stop)
     if file is None and (lost == 0 or (lost is None and not place.is_tiered)):
         return None
     shown = None if file is None else file.removeprefix(f"{store.path}/")
@@ -215,19 +216,28 @@ def _retention_row(
     )  # fmt: skip
 
 
-def _going(place: GroupQueue, physical_stop: int) -> int | None:
+def _going(place: GroupQueue, measured: dict[QueueKey, Stretches], physical_stop: int) -> int | None:
     """How many unconsumed messages are lost with the files before a physical offset; None if unknown."""
-    return None if place.is_tiered else count_before(place, physical_stop)
+    count, first = count_before(place, physical_stop), _first_message(place, measured)
+    if place.is_tiered or count is None or first is None or place.first_unconsumed is None:
+        return None if place.is_tiered else count
+    return count - min(first.offset - place.first_unconsumed, count)  # a place without a message is not lost
 
 
-def _next_file(store: Store, place: GroupQueue, measured: dict[QueueKey, Stretches]) -> int | None:
-    """The number of the commitlog file with the first unconsumed message; None for the last file, or none."""
+def _first_message(place: GroupQueue, measured: dict[QueueKey, Stretches]) -> FirstMessage | None:
     start, stretches = place.first_unconsumed, measured.get((place.topic, place.queue_id))
-    physical = None if start is None or stretches is None else stretches.place_of(start)
-    if physical is None:
+    return None if start is None or stretches is None else stretches.first_from(start)
+
+
+def _next_file(store: Store, place: GroupQueue, measured: dict[QueueKey, Stretches], last: int) -> int | None:
+    """The number of the commitlog file with the first unconsumed message; None for that with the number
+    `last`, which is never deleted, or without a message.
+    """
+    first = _first_message(place, measured)
+    if first is None or first.place is None:
         return None
-    number = bisect_right([file.start for file in store.log.files], physical) - 1
-    return number if 0 <= number < len(store.log.files) - 1 else None
+    number = bisect_right([file.start for file in store.log.files], first.place) - 1
+    return number if 0 <= number < last else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +267,11 @@ def next_losses(
     `deleted_at` gives the time of deletion of a commitlog file, by its number and the time at which it
     expires. `forced` is how many files, the oldest first, are deleted at once whatever their age.
     """
-    expiry, files = expiry_ms(store, file_reserved_hours), store.log.files
+    files, last_written = store.log.files, ExpiredFile.last_written(store.log)
+    expiry = expiry_ms(store, file_reserved_hours)
     numbers: dict[tuple[str, str], list[tuple[int, GroupQueue]]] = defaultdict(list)
     for place in places:
-        number = _next_file(store, place, measured)
+        number = _next_file(store, place, measured, last_written)
         if number is not None:
             numbers[place.group, place.topic].append((number, place))
     losses = {}
@@ -268,8 +279,8 @@ def next_losses(
         first = min(number for number, _ in found)
         deleted = deleted_at(first, expiry[first])
         gone = max(bisect_right(expiry, deleted), forced, first + 1)
-        last = min(gone, len(files) - 1) - 1
-        counts = [_going(place, files[last].stop) for number, place in found if number <= last]
+        last = min(gone, last_written) - 1
+        counts = [_going(place, measured, files[last].stop) for number, place in found if number <= last]
         known = [count for count in counts if count is not None]
         losses[pair] = NextLoss(expiry[first], deleted, sum(known) if len(known) == len(counts) else None)
     return losses

@@ -74,7 +74,8 @@ def test_the_next_deletion_and_its_losses(rmqlog: Runner, aged: Path, unchanged:
         assert row["nextLostMessages"] >= other["nextLostMessages"] > 0
         assert row["nextLostMessages"] == _unread_before(row["group"], row["topic"], int(files[4].name))
     assert not behind
-    assert found["verdict"].startswith("3 groups lose 904 unread messages to retention, the first")
+    verdict = "3 groups lose 904 unread messages to retention (the sum over the groups), the first"
+    assert found["verdict"].startswith(verdict)
     assert found["next"].startswith(f"rmqlog lag {aged} -l -g CG_")
 
 
@@ -116,7 +117,7 @@ def test_the_report_has_facts_rows_and_a_verdict(rmqlog: Runner, aged: Path) -> 
     assert lines[3].endswith("72 h after the last write (default; --broker-conf has yours)")
     assert lines[4].endswith("2026-11-24 04:00 UTC, in 2d21h (deleteWhen 04 UTC): 4 files, 256 KiB")
     assert lines[6].split()[:3] == ["group", "topic", "lagMessages"]
-    assert lines[-2].endswith("retention, the first at 2026-11-24 04:00 UTC; 383 are lost already")
+    assert lines[-2].endswith("over the groups), the first at 2026-11-24 04:00 UTC; 383 are lost already")
     assert lines[-1].startswith(f"next:    rmqlog lag {aged} -l -g CG_")
     rows = rmqlog("retention", aged, *ASKED, "-o", "csv", "-g", "CG_some")
     assert [line.split(",")[1] for line in rows.out.splitlines()] == ["group", "CG_some"]

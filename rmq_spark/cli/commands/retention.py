@@ -242,7 +242,8 @@ def _verdict(batches: Sequence[pa.RecordBatch], nobody: str, output: Output) -> 
         count = f"at least {count}" if sum(known) else "an unknown number of"
     when = _clock(output, first["deletionTimestamp"])
     command = f"rmqlog lag {given_store()} -l -g {shlex.quote(shown(first['group']))}"
-    text = f"{who} {count} unread messages to retention, the first at {when}{lost}"
+    total = " (the sum over the groups)" if len(groups) > 1 else ""
+    text = f"{who} {count} unread messages to retention{total}, the first at {when}{lost}"
     return Verdict(text, command, is_bad=True)
 
 

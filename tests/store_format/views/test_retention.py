@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from bisect import bisect_right
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from store_format.commit.recover import recover
+from store_format.metadata.group_offsets import write_group_offsets
+from store_format.opened.store import Opened
 from store_format.store import MessageStore
 from store_format.views.retention import retention_rows
 from tests.support import goldens
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
+from tests.support.referee.made import made
 
 NOW = 1_795_244_400_000
 HOUR = 3_600_000
@@ -97,3 +105,41 @@ def test_file_reserved_time_comes_from_a_given_broker_conf_else_from_the_stores(
 def test_who_is_at_the_end_loses_nothing(golden: Golden) -> None:
     assert view(golden("retry-dlq-5.5.0"), "retention") == []
     assert view(golden("rocksdb-5.5.0"), "retention") == []
+
+
+def test_a_file_that_a_broker_has_only_prepared_is_not_the_last_one(golden: Golden) -> None:
+    """Sums and rows count the files before the last written one, which is never deleted."""
+    root, name = golden("crash-5.5.0"), "crash-5.5.0"
+    *_, last = starts = sorted(int(file.name) for file in (root / "commitlog").iterdir())
+    assert max(row["physicalOffset"] for row in goldens.expected_rows(name)) < last
+    written = (root / "config/consumerOffset.json.bak").read_text()  # of fastjson: keys without quotes
+    offsets = json.loads(re.sub(r"\b(\d+):", r'"\1":', written))["offsetTable"]
+    expected = {
+        tuple(reversed(key.split("@"))): sum(
+            row["topic"] == key.split("@")[0]
+            and row["physicalOffset"] < starts[-2]
+            and row["queueOffset"] >= table.get(str(row["queueId"]), 1 << 60)
+            for row in goldens.expected_rows(name)
+        )
+        for key, table in offsets.items()
+    }
+    later = NOW + 1000 * HOUR  # all files have expired
+    found = {(row["group"], row["topic"]): row for row in view(root, "lagByTopic", later)}
+    sums = Counter[tuple[str, str]]()
+    for row in view(root, "retention", later):
+        sums[row["group"], row["topic"]] += row["nextLostMessages"]
+    told = {pair: row["nextLostMessages"] for pair, row in found.items() if row["nextLostMessages"]}
+    assert told == sums == {pair: count for pair, count in expected.items() if count}
+
+
+def test_a_place_that_a_recovery_has_given_up_hides_no_message(tmp_path: Path) -> None:
+    """The group stands at a place without a message, the first of its queue."""
+    store = made(tmp_path / "store", "A*5 B*40")
+    root, copy = store.write(), tmp_path / "copy"
+    overwrite(root / "commitlog" / f"{0:020}", 0, bytes(50))
+    recover(str(root), into=str(copy), salvage=True).apply()
+    write_group_offsets(Opened(str(copy)), "G", {("A", 0): 0}, timestamp=NOW)
+    (row,) = view(copy, "retention", NOW + 100_000 * HOUR)
+    assert (row["committedOffset"], row["nextLostMessages"]) == (0, 4)
+    (lag,) = view(copy, "lag", NOW)
+    assert lag["nextTimestamp"] is not None
