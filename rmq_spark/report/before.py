@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_spark.report.contents import Section
+from store_format.bookkeeping.ledger import GivenUp
+from store_format.consumequeue.units import lost_mask, read_units
 from store_format.display.columns import TEXT, ViewColumn, batch_of
 from store_format.display.text import first_names, shown
 from store_format.errors import StoreError
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.metadata.values import java_name
+from store_format.names import QueueKey
 from store_format.opened.store import Opened
 from store_format.read.choice import MessageChoice
 from store_format.read.store import Store
@@ -28,6 +33,7 @@ SETTING_COLUMNS = (
     ViewColumn("now", TEXT, "The value in the store; null without one."),
 )
 _ROWS_MAX = 1000
+_PLACES_MAX = 20
 _NAMES = ("topic_name", "group_name")
 _KINDS = (
     ("onlyInA", "only in the earlier store"),
@@ -70,6 +76,11 @@ def _messages(before: Store, now: Store, found: StoreDiff, typed: tuple[str, str
         section.about = "Each message that could be read before is here as it was, and no other."
     else:
         section.about = "Each message that could be read before is here as it was; others came."
+    if again := _twice(now):
+        section.about += (
+            f" Groups that read again from before these offsets get {len(again):,} "
+            f"message{'s' * (len(again) != 1)} again: {first_names(again, _PLACES_MAX)}."
+        )
     for when, count in zip(("before", "now"), found.unread, strict=True):
         if count:
             section.notes.append(f"{count:,} damaged places could not be read {when}.")
@@ -78,6 +89,24 @@ def _messages(before: Store, now: Store, found: StoreDiff, typed: tuple[str, str
     if section.total > section.table.num_rows:
         section.notes.append(f"The rows are the first of {section.total:,}; {section.all_rows} shows all.")
     return section
+
+
+def _twice(store: Store) -> list[str]:
+    """The places of messages that a recovery gave up whose entries lead to the next whole message."""
+    given_up = defaultdict[QueueKey, list[tuple[int, int]]](list)
+    for topic, queue_id, first, stop in GivenUp.known(store.opened).messages:
+        given_up[topic, queue_id].append((first, stop))
+    found = list[str]()
+    for queue in store.queues(lambda topic: any(topic == each for each, _ in given_up)) if given_up else ():
+        bounds = queue.range.bounds
+        if bounds is None or queue.range.is_batch:
+            continue
+        for first, stop in given_up.get(queue.key, ()):
+            with suppress(StoreError):  # is among the problems
+                first, stop = max(first, bounds.min_offset), min(stop, bounds.max_offset)
+                again = (first + np.flatnonzero(lost_mask(read_units(bounds, first, stop)))).tolist()
+                found += [f"{shown(queue.topic)}/{queue.queue_id}@{each}" for each in again]
+    return found
 
 
 def _first(found: StoreDiff) -> Iterator[pa.RecordBatch]:

@@ -15,16 +15,15 @@ import pyarrow.compute as pc
 from rmq_spark.report.before import compared
 from rmq_spark.report.contents import Contents, Section
 from rmq_spark.report.page import page
+from rmq_spark.report.start_notes import NextDeletion, backups, recovery_is_optional
 from rmq_spark.report.text import document, markdown
 from store_format.bookkeeping.journal import StoreState
-from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.needed_settings import needed_text
 from store_format.diagnose import diagnose, unheard
-from store_format.diagnose.broker_start import broker_start
+from store_format.diagnose.broker_start import MayStart, broker_start
 from store_format.diagnose.lost_messages import LOST_COLUMNS, lost_table
 from store_format.diagnose.problems import PROBLEM_COLUMNS, Diagnosis, counted, verdict
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
-from store_format.display.rows import iso_utc
 from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import StoreError
@@ -36,7 +35,6 @@ from store_format.read.store import Store
 from store_format.views.files import FILE_COLUMNS
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS
 from store_format.views.registry import refuse_no_ms, view_table
-from store_format.views.retention import deletion_ms
 
 AFFECTED_COLUMNS = (
     BROKER,
@@ -116,13 +114,17 @@ def report(
         if before is not None and store is not None:
             earlier = Store.open(before, skip_unreadable=True, fail_on_unknown=False)
             sections[1:1] = compared(earlier, store, (shlex.quote(shown(before)), typed))
+    start, command = broker_start(diagnosis), next_command(diagnosis)
+    may = start.may is MayStart.YES
     return Report(
         path,
         "" if store is None else store.broker_name,
         now_ms,
         verdict(diagnosis)[0],
-        next_command(diagnosis),
-        broker_start(diagnosis),
+        command,
+        start,
+        reader.deletion.warning(now_ms) if may and reader.deletion is not None else "",
+        recovery_is_optional(start.may, diagnosis, command),
         diagnosis,
         tuple(sections),
         store,
@@ -148,11 +150,13 @@ class _Sections:
     broker_conf: str | BrokerConf | None
     sha256: bool
     given_store: str
+    deletion: NextDeletion | None = None  # of unread messages, once the lag is known
 
     def sections(self) -> Iterator[Section | None]:
         yield self._log()
         yield self._lost()
         yield self._affected()
+        yield backups(self.store, self.diagnosis) if self.store is not None else None
         yield self._problems()
         for each in (self._topics, self._lag, self._files):
             yield each() if self.store is not None else None
@@ -314,7 +318,8 @@ class _Sections:
         expiring = lag.filter(pc.is_valid(lag["expiresTimestamp"]))
         losing = expiring.filter(pc.fill_null(pc.not_equal(expiring["nextLostMessages"], 0), True))
         if losing.num_rows:
-            section.warning = self._next_loss(self.store, losing)
+            self.deletion = NextDeletion.of(self.store, losing, self.broker_conf, self.now_ms)
+            section.warning = str(self.deletion)
         if not lag.num_rows:
             section.about = "No group has a committed offset: there is no lag that could be known."
         try:
@@ -324,23 +329,6 @@ class _Sections:
         if 0 < (pc.sum(lag["queues"]).as_py() or 0) <= _DRAWN_QUEUES_MAX:
             section.drawn = self._view(self.store, "lag", section)
         return section
-
-    def _next_loss(self, store: Store, losing: pa.Table) -> str:
-        """What the next deletion takes, when, and by which settings."""
-        conf = broker_conf_of(store.opened, self.broker_conf)
-        first = pc.min(losing["expiresTimestamp"]).cast(pa.int64()).as_py()
-        at = deletion_ms((first or 0) // 1000, self.now_ms, conf, None, is_any_hour=False)
-        groups, messages = len(losing["group"].unique()), pc.sum(losing["nextLostMessages"]).as_py() or 0
-        count = f"{messages:,} messages"
-        if losing["nextLostMessages"].null_count:  # queues that are read by a scan
-            count = f"at least {count}" if messages else "an unknown number of messages"
-        hours = ";".join(f"{hour:02}" for hour in conf.delete_when)
-        given = "" if {"fileReservedTime", "deleteWhen"} <= conf.given else "; --broker-conf has yours"
-        return (
-            f"The next deletion of retention, at {iso_utc(at)}, takes {count} that {groups} "
-            f"group{'s have' if groups > 1 else ' has'} not consumed (fileReservedTime "
-            f"{conf.file_reserved_hours} h, deleteWhen {hours} in the zone of this machine{given})."
-        )
 
     def _files(self) -> Section:
         assert self.store is not None

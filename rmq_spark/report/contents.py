@@ -60,6 +60,14 @@ class Contents:
     verdict: str
     command: str  # the next one; empty if nothing has to be done
     start: BrokerStart
+    start_warning: str  # what a broker deletes soon after its start; empty for nothing
+    optional: str  # why a recovery is not needed for a start; empty if it is
     diagnosis: Diagnosis
     sections: tuple[Section, ...]
     store: Store | None  # None: readers refuse the store
+
+    @property
+    def start_cause(self) -> str:
+        """Why a broker may not start, or what to know before; empty for nothing."""
+        known = (f"but {self.start_warning}" if self.start_warning else "", self.optional)
+        return self.start.cause or "; ".join(each for each in known if each)

@@ -92,7 +92,9 @@ def page(report: Contents) -> str:
 def _answer(report: Contents) -> str:
     """What an operator asks first, and the command to type."""
     kind, sentence = _ANSWERS[report.start.may]
-    cause = f"<div>{text(report.start.cause, 600)}</div>" if report.start.cause else ""
+    cause = f"<div>{text(report.start_cause, 600)}</div>" if report.start_cause else ""
+    if report.start_warning:
+        sentence = "Yes, but it deletes unread messages soon: see what to set first."
     file = f"<div>{text(report.start.file, 600)}</div>" if report.start.file else ""
     # a line breaks between the words of a command only: "- -salvage" cannot be typed
     words = " ".join(f"<span>{text(word, 2000)}</span>" for word in report.command.split(" "))

@@ -22,7 +22,7 @@ _CELL_MAX = 200
 
 def markdown(report: Contents) -> str:
     """The answers, and the first rows of each section."""
-    start = f"**{report.start.may}**" + (f": {_plain(report.start.cause)}" if report.start.cause else "")
+    start = f"**{report.start.may}**" + (f": {_plain(report.start_cause)}" if report.start_cause else "")
     lines = [
         f"# Report: {_plain(report.broker_name or report.path)}",
         "",
@@ -88,6 +88,8 @@ def document(report: Contents) -> str:
         "next": report.command or None,
         "mayStart": str(report.start.may),
         "startCause": report.start.cause or None,
+        "startWarning": report.start_warning or None,
+        "optional": report.optional or None,
         "startFile": report.start.file or None,
     }
     answer["log"] = {java_name(name): value for name, value in asdict(report.diagnosis.summary).items()}

@@ -16,7 +16,7 @@ from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.dledger import committed_index, entry_index
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
-from store_format.diagnose.problems import NO_OFFSETS_ADVICE, REFUSES, Findings, LogSummary, Severity
+from store_format.diagnose.problems import NO_OFFSETS_ADVICE, REFUSES, Findings, LogSummary, Problem, Severity
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
 from store_format.files import paths
@@ -46,6 +46,7 @@ _BAK_LACKS_ADVICE = (
 _CONFIG_LINK_ADVICE = "Neither the file nor its .bak can be read: restore one of them"
 _KEPT_ASIDE = "rmqlog recover STORE --apply keeps the broken file aside, as .broken"
 _BROKEN_ADVICE = f"The .bak counts instead, as for a broker (ConfigManager.load). {_KEPT_ASIDE}"
+_BAK_USED = "is used instead, as by a broker (ConfigManager.load)"
 _UNREADABLE_ADVICE = (
     "The file counts as lost, and a broker starts without its content. Restore the file from a backup, or "
     f"make it again: {_KEPT_ASIDE}"
@@ -282,7 +283,7 @@ def check_config(findings: Findings, opened: Opened) -> None:
             findings.add_error("warning", error, _BROKEN_ADVICE, kind="bak")
         else:
             what = "none" if found[path] is None else "an empty file"
-            advice = f"{name}.bak is used instead, as by a broker (ConfigManager.load)"
+            advice = f"{name}.bak {_BAK_USED}"
             severity: Severity = "info" if name in _COUNTS else "warning"
             findings.add(severity, path, 0, "a configuration file", what, advice, kind="bak")
     _check_config_databases(findings, opened)
@@ -291,6 +292,13 @@ def check_config(findings: Findings, opened: Opened) -> None:
             path = config_json.config_path(opened, "consumerOffset.json")
             # A broker that was killed in its first five seconds has written none either.
             findings.add("info", path, 0, "the committed offsets of groups", "none", NO_OFFSETS_ADVICE)
+
+
+def counts_backup(problem: Problem) -> bool:
+    """Whether a problem says that the `.bak` of its file counts in place of the file."""
+    advice = problem.advice
+    is_used = advice in (_BROKEN_ADVICE, _BAK_LACKS_ADVICE) or advice.endswith(_BAK_USED)
+    return is_used and problem.severity != "info"
 
 
 def _check_config_databases(findings: Findings, opened: Opened) -> None:

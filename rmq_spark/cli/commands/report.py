@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rmq_spark.report import Report
 
-_SHOWN = ("before", "settings", "lost", "groups", "lag")
+_SHOWN = ("before", "settings", "lost", "groups", "backups", "lag")
 _WITHOUT_ROWS = ("settings", "lag")
 _PROBLEMS_MAX = 3
 _ROWS_MAX = 10
@@ -150,7 +150,8 @@ def _show(output: Output, found: Report, commit_log_paths: Sequence[str]) -> Non
 
 def _may_start(found: Report) -> str:
     file = f" ({shown(found.start.file)})" if found.start.file else ""
-    cause = f": {found.start.cause}{file}" if found.start.cause else ""
+    between = ": " if found.start.cause else ", " if found.start_warning else "; "
+    cause = f"{between}{found.start_cause}{file}" if found.start_cause else ""
     return f"{_WORDS[found.start.may]}{cause}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from rmq_spark.report import report
 from store_format.commit.recover import recover
 from store_format.diagnose.broker_start import MayStart
 from store_format.metadata.group_offsets import write_group_offsets
+from store_format.metadata.read import BrokerConf
 from store_format.opened.store import Opened
 from tests.support import goldens, oracle
 from tests.support.file_edits import flip, harm, overwrite
@@ -155,6 +157,62 @@ def test_a_store_without_messages_has_a_report(tmp_path: Path) -> None:
     assert found.verdict == "empty: the commitlog has no files"
 
 
+# ---- before a broker starts ------------------------------------------------------------------------------
+
+
+def _aged(root: Path, hours: int) -> Path:
+    """All commitlog files were modified so long before NOW_MS."""
+    for file in (root / "commitlog").iterdir():
+        os.utime(file, ns=(0, (NOW_MS - hours * 3_600_000) * 1_000_000))
+    return root
+
+
+def test_a_start_that_deletes_unread_messages_within_a_day_is_not_a_plain_yes(copy_of: Golden) -> None:
+    root = _aged(copy_of("basic-5.5.0"), 100)
+    found = report(str(root), now_ms=NOW_MS)
+    unread = sum(
+        row["nextLostMessages"] or 0 for row in json.loads(found.json())["lag"]["rows"]
+    )  # all rows are of one deletion
+    assert (found.start.may, found.start.cause) == (MayStart.YES, "")
+    assert found.start_warning.startswith(f"deletes {unread:,} messages (the sum over the groups) that ")
+    assert "set fileReservedTime=172 in broker.conf first" in found.start_warning
+    for text in (found.html(), found.markdown(), found.json()):
+        assert "fileReservedTime=172 in broker.conf" in text.replace("\\", "")
+    later = report(str(root), now_ms=NOW_MS, broker_conf=BrokerConf(file_reserved_hours=172))
+    assert later.start_warning == ""
+
+
+@pytest.mark.parametrize(
+    ("harms", "since"),
+    [
+        ("remove config/consumerOffset.json", "groups get the messages"),
+        ("cut config/topics.json 9", "topics and queues"),
+    ],
+)
+def test_a_backup_that_counts_is_named_with_its_age(copy_of: Golden, harms: str, since: str) -> None:
+    root = copy_of("basic-5.5.0")
+    newest = max(row["storeTimestamp"] for row in goldens.expected_rows("basic-5.5.0"))
+    assert "backups" not in json.loads(report(str(root), now_ms=NOW_MS).json())
+    harm(root, harms)
+    name = harms.split()[1].split("/")[1]
+    os.utime(root / f"config/{name}.bak", ns=(0, (newest - 754_000) * 1_000_000))
+    (found,) = [each for each in report(str(root), now_ms=NOW_MS).sections if each.key == "backups"]
+    assert f"{name}.bak counts instead, as for a broker. It was written at " in found.warning
+    assert f", about 12m34s before the last message; {since}" in found.warning
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("crash-5.5.0", "a broker that starts recovers the log itself"), ("basic-5.5.0", "")],
+)
+def test_a_recovery_that_a_start_does_not_need_is_optional(golden: Golden, name: str, why: str) -> None:
+    found = report(
+        str(golden(name)), now_ms=NOW_MS, next_command=lambda _: "rmqlog recover STORE" if why else ""
+    )
+    assert found.optional == (f"rmqlog recover is optional: {why}" if why else "")
+    assert found.optional in found.start_cause
+
+
 # ---- compared with an earlier store ------------------------------------------------------------------------
 
 
@@ -168,7 +226,12 @@ def _compared(before: Path, now: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_a_recovered_copy_has_what_could_be_read_and_nothing_else(damaged: Path, tmp_path: Path) -> None:
     recover(str(damaged), into=str(tmp_path / "new"), salvage=True).apply()
     messages, settings = _compared(damaged, tmp_path / "new")
-    assert messages["about"] == "Each message that could be read before is here as it was, and no other."
+    same, again = messages["about"].split(" Groups that read again from before ")
+    assert same == "Each message that could be read before is here as it was, and no other."
+    lost = {f"{row['topic']}/{row['queueId']}@{row['queueOffset']}" for row in _hit()}
+    start = f"these offsets get {len(lost)} messages again: "
+    assert again.startswith(start)
+    assert set(again.removeprefix(start).removesuffix(".").split(", ")) == lost
     assert settings["about"] == "Topics, groups and committed offsets are as they were."
 
 
