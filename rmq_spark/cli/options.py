@@ -40,6 +40,7 @@ Command = Callable[..., Any]  # Any: click calls a command with the values of it
 MESSAGE_FILTERS = ("topics", "all", "queue", "tag", "key", "since", "until", "where", "limit")
 HEAD_FILTERS = (*MESSAGE_FILTERS[:-1], "count")  # -n 0 is allowed
 KEYLESS_FILTERS = tuple(name for name in MESSAGE_FILTERS if name != "key")  # beside `keys_option`
+_NO_STORES_MAX = 5  # that a remark names
 _PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
 
 
@@ -186,7 +187,18 @@ def open_all(
     ]
     refuse_equal_names((store.broker_name, store.path) for store in stores)
     stores[0].pass_over(left_out)
+    if not commit_log:
+        _say_what_is_no_store(path)
     return stores
+
+
+def _say_what_is_no_store(path: str) -> None:
+    from store_format.read.store_root import members_without_store
+
+    found = [str(each) for each in members_without_store(paths.given(path))]
+    if found:
+        more = f"; and {len(found) - _NO_STORES_MAX} more" if len(found) > _NO_STORES_MAX else ""
+        remark(f"left out: {'; '.join(found[:_NO_STORES_MAX])}{more}")
 
 
 def known_topics(stores: Iterable[MessageStore]) -> set[str]:
@@ -266,6 +278,14 @@ def broker_conf_option(command: Command) -> Command:
     about = "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings."
     return click.option("--broker-conf", type=_PATH, metavar="FILE", help=about)(
         standing_for(command, called)
+    )
+
+
+def expect_stores_option(command: Command) -> Command:
+    """The option `--expect-stores`, as `expected_count`: a number, or None."""
+    about = "The number of stores in a directory of stores; another number is reported."
+    return click.option("--expect-stores", "expected_count", type=click.IntRange(1), metavar="N", help=about)(
+        command
     )
 
 

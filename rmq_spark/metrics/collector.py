@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rmq_spark.metrics.exposition import MetricsPage
 from rmq_spark.metrics.store_numbers import Samples, StoreNumbers
 from store_format import MessageStore
-from store_format.errors import StoreError
+from store_format.errors import StoreError, StoreNotFoundError
 from store_format.files.read import all_answered, one_look
 from store_format.metadata.group_offsets import refuse_unknown_offsets
-from store_format.read.store_root import refuse_equal_names, store_roots
+from store_format.read.store_root import NoStore, members_without_store, refuse_equal_names, store_roots
 
 _NS_OF_MS = 1_000_000
 
@@ -20,7 +21,8 @@ _NS_OF_MS = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What a collector looks at: the absolute path of a store or a cluster, and how its stores are opened and
-    measured, as in `StoreNumbers`.
+    measured, as in `StoreNumbers`. With another number of stores than `expected_count`, the path itself is
+    not read completely.
     """
 
     path: str
@@ -29,6 +31,7 @@ class Scope:
     broker_conf: str | None = None
     series_max: int = 2_000
     verify: bool = False
+    expected_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,14 @@ class Scrape:
 class Collector:
     """Looks at the stores, and keeps from look to look what did not change.
 
-    A store that fails has `rmqlog_scrape_success` 0 and no other number; the next look opens it again.
+    A store that fails has `rmqlog_scrape_success` 0 and no other number; the next look opens it again. So has
+    a store of an earlier look that is gone, until it is back or the collector ends.
     """
 
     scope: Scope
     clock_ns: Callable[[], int] = time.time_ns
     _looks: dict[str, StoreNumbers] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
     _page: MetricsPage = field(default_factory=MetricsPage)
 
     def scrape(self) -> Scrape:
@@ -82,7 +87,28 @@ class Collector:
         if left_out:
             self._add(samples, "success", scope.path, 0)
             errors += left_out
+        errors += self._missing(roots, samples, is_named=bool(left_out))
+        self._seen.update(roots)
         return [root for root in roots if not left_out or root != scope.path]
+
+    def _missing(self, roots: list[str], samples: Samples, *, is_named: bool) -> list[Exception]:
+        """The errors of stores that are not there, each with its number; `is_named`: the path has its own."""
+        scope = self.scope
+        without: dict[str, NoStore] = {}
+        with suppress(StoreError, OSError):
+            without = {each.path: each for each in members_without_store(scope.path) if each.is_missing}
+        gone = self._seen - {*roots, scope.path}
+        found: list[Exception] = []
+        for path in sorted(gone | without.keys()):
+            self._add(samples, "success", path, 0)
+            text = f"{path} was a store at an earlier look, and is none now"
+            found.append(StoreNotFoundError(str(without.get(path, text))))
+        if scope.expected_count is not None and len(roots) != scope.expected_count:
+            if not is_named and scope.path not in roots:
+                self._add(samples, "success", scope.path, 0)
+            counts = f"expected {scope.expected_count} stores (--expect-stores), found {len(roots)}"
+            found.append(StoreNotFoundError(f"{scope.path}: {counts}"))
+        return found
 
     def _add_store(
         self, root: str, samples: Samples, errors: list[Exception], names: list[tuple[str, str]]

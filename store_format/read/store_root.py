@@ -10,7 +10,7 @@ where the files would decide.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -207,6 +207,56 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
         except StoreError as error:
             refused(error)
     return members
+
+
+@dataclass(frozen=True, slots=True)
+class NoStore:
+    """A member of a cluster's directory that is no store.
+
+    `is_missing`: a store was here, or is to be: a mount point without its mount, a link that leads nowhere,
+    or parts of a store without a commitlog. Another directory is the owner's own.
+    """
+
+    path: str
+    found: str
+    is_missing: bool
+
+    def __str__(self) -> str:
+        return f"{self.path} is no store: {self.found}"
+
+
+def members_without_store(path: str) -> list[NoStore]:
+    """The directories and links in the directory of a cluster that are no stores, sorted by name.
+
+    Empty if `path` is a store, or has no member that is one. Hidden names do not count. What `store_roots`
+    refuses is not here.
+    """
+    names = files_at(path).names(path, missing_ok=True)
+    if "commitlog" in names or not cluster_members(path, names, lambda _: None):
+        return []
+    found: list[NoStore] = []
+    for name in sorted(names - {LOST_AND_FOUND}):
+        if not name.startswith("."):
+            with suppress(StoreError):  # `store_roots` has refused it
+                found += _no_store(f"{path}/{name}")
+    return found
+
+
+def _no_store(member: str) -> Iterator[NoStore]:
+    files = files_at(member)
+    if not files.is_directory(member):
+        if paths.is_link(member) and not files.is_file(member):
+            yield NoStore(member, "the link leads nowhere", True)
+        return
+    names = files.names(member)
+    if files.is_directory(f"{member}/commitlog") or looks_like_store(names) or Opened(member).dledger_logs:
+        return
+    if not names - {LOST_AND_FOUND}:
+        yield NoStore(member, "the directory is empty; is its file system mounted?", True)
+    elif names & _ROOT_MARKS:
+        yield NoStore(member, f"it has {first_names(sorted(names))}, and no commitlog", True)
+    else:
+        yield NoStore(member, f"it has {first_names(sorted(names))}", False)
 
 
 def beside_cluster(root: str) -> str:

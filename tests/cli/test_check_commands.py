@@ -119,3 +119,43 @@ def test_a_group_whose_lag_nobody_knows(rmqlog: Runner, golden: Golden, tmp_path
 
 def test_help_is_no_check(rmqlog: Runner) -> None:
     assert rmqlog("check", "--help").code == 0
+
+
+def _fleet(path: Path, golden: Golden) -> Path:
+    """Two brokers, and a mount point without its mount, a broken link and the rest of a store."""
+    for name, store in (("a", golden("basic-5.5.0")), ("b", golden("cluster-5.5.0") / "broker-b")):
+        shutil.copytree(store, path / name)
+    (path / "unmounted").mkdir()
+    (path / "link").symlink_to(path / "nowhere")
+    (path / "rest" / "config").mkdir(parents=True)
+    (path / "rest" / "config" / "consumerOffset.json").write_text("{}")
+    return path
+
+
+def test_a_broker_that_is_missing_is_unknown(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    fleet = _fleet(tmp_path / "fleet", golden)
+    done = rmqlog("check", fleet, "--max-lost", "0", *NOW)
+    assert done.code == UNKNOWN
+    for name, why in (
+        ("unmounted", "the directory is empty; is its file system mounted?"),
+        ("link", "the link leads nowhere"),
+        ("rest", "it has config, and no commitlog"),
+    ):
+        assert f"{fleet / name} is no store: {why}" in done.out
+        assert f"{fleet / name} is no store: {why}" in done.err
+    for path in (fleet / "unmounted", fleet / "rest" / "config"):
+        shutil.rmtree(path)
+    (fleet / "link").unlink()
+    (fleet / "rest" / "notes").write_text("of the owner")
+    (fleet / "README").write_text("no directory")
+    done = rmqlog("check", fleet, "--max-lost", "0", *NOW)
+    assert done.code == OK
+    assert done.err.splitlines()[-1] == f"rmqlog: left out: {fleet / 'rest'} is no store: it has notes"
+
+
+def test_the_number_of_stores_is_checked(rmqlog: Runner, golden: Golden) -> None:
+    given = ("check", golden("cluster-5.5.0"), "--max-lag", "1000000", *NOW, "--expect-stores")
+    assert rmqlog(*given, "2").code == OK
+    done = rmqlog(*given, "3")
+    assert done.code == UNKNOWN
+    assert "expected 3 stores (--expect-stores), found 2" in done.out

@@ -18,6 +18,7 @@ from rmq_spark.cli.group_options import (
 )
 from rmq_spark.cli.options import (
     broker_conf_option,
+    expect_stores_option,
     filter_options,
     from_one_look,
     known_topics,
@@ -81,6 +82,7 @@ def _errors_are_unknown() -> Iterator[None]:
 )
 @now_option
 @broker_conf_option
+@expect_stores_option
 @group_options
 @filter_options("topic")
 @from_one_look
@@ -94,6 +96,7 @@ def check_(
     max_loss_in: str | None,
     now_ms: int,
     broker_conf: str | None,
+    expected_count: int | None,
     group: str | None,
     all_groups: bool,
     filters: MessageChoice,
@@ -103,7 +106,8 @@ def check_(
     Compares each group on each topic with the limits. A single value is critical; WARN:CRIT has both, and a
     value with a colon behind it is only a warning. The exit codes are those of monitoring plugins, and not
     those of the other commands: 0 ok, 1 warning, 2 critical, 3 unknown. A store, a part of a store or a
-    group that cannot be read is unknown. Behind | is the performance data: for each limit the worst value
+    group that cannot be read is unknown, and so is a member of a directory of stores that is empty, or a
+    link that leads nowhere. Behind | is the performance data: for each limit the worst value
     of one group on one topic, and not the sum of all.
 
     \b
@@ -122,6 +126,7 @@ def check_(
     refuse_unknown_topic(filters, known_topics(stores))
     refuse_unknown_group(stores, group)
     result, keep = CheckResult(limits), keep_where(group=group, topic=filters.glob, all_groups=all_groups)
+    _add_missing(result, path if not commit_log_paths else None, len(stores), expected_count)
     for store in stores:
         without = groups_without_offsets(store, group)
         if without.evidence:
@@ -132,6 +137,17 @@ def check_(
         result.add_unknown("no group has an offset that can be read")
     click.echo(result.line())
     return int(result.state)
+
+
+def _add_missing(result: CheckResult, path: str | None, count: int, expected: int | None) -> None:
+    """Adds the stores of a cluster that are not there; `path` is None if it is no cluster for certain."""
+    from store_format.read.store_root import members_without_store
+
+    for each in [] if path is None else members_without_store(path):
+        if each.is_missing:
+            result.add_unknown(str(each))
+    if expected is not None and count != expected:
+        result.add_unknown(f"expected {expected} stores (--expect-stores), found {count}")
 
 
 def _add_store(

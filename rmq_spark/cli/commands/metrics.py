@@ -13,7 +13,7 @@ import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.group_options import unknown_lag
-from rmq_spark.cli.options import broker_conf_option, store_path_argument
+from rmq_spark.cli.options import broker_conf_option, expect_stores_option, store_path_argument
 from rmq_spark.cli.output_file import replace_whole
 from rmq_spark.cli.remarks import remark
 from store_format.errors import StoreError
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     help="Count only the problems that rmqlog verify finds, for a file of its own; reads all of STORE.",
 )
 @broker_conf_option
+@expect_stores_option
 def metrics_(
     path: str,
     commit_log_paths: tuple[str, ...],
@@ -63,12 +64,14 @@ def metrics_(
     series_max: int,
     verify: bool,
     broker_conf: str | None,
+    expected_count: int | None,
 ) -> int:
     """Metrics for Prometheus: lag, age, losses, disk, damage.
 
     The page has the names and labels of a 5.x broker's own exporter, and names with rmqlog_ in front for
     numbers that no broker exports. Without --textfile and --listen, the page goes to stdout. A store that
-    cannot be read has rmqlog_scrape_success 0, and stderr says why. Needs the extra metrics
+    cannot be read, is gone, or has left an empty directory in a directory of stores has
+    rmqlog_scrape_success 0, and stderr says why. Needs the extra metrics
     (prometheus_client).
 
     \b
@@ -83,7 +86,9 @@ def metrics_(
     if listen is not None and verify:
         raise click.UsageError("--verify reads all of STORE at each look; use it with --textfile, once a day")
     refuse_without_client()
-    collector = Collector(Scope(path, commit_log_paths, broker_name, broker_conf, series_max, verify))
+    collector = Collector(
+        Scope(path, commit_log_paths, broker_name, broker_conf, series_max, verify, expected_count)
+    )
     if listen is not None:
         return _listen(listen, collector)
     scrape = collector.scrape()

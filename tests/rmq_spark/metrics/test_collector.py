@@ -166,6 +166,36 @@ def test_a_store_that_fails_is_a_number_and_the_others_go_on(cluster: Path, tmp_
     assert parsed(twice.page)["rmqlog_scrape_success"][str(cluster / "c"),] == 0
 
 
+def test_a_store_that_is_gone_is_a_number(cluster: Path, tmp_path: Path) -> None:
+    (cluster / "unmounted").mkdir()
+    collector = Collector(Scope(str(cluster)))
+    a, b, unmounted = ((str(cluster / name),) for name in ("a", "b", "unmounted"))
+    scrape = collector.scrape()
+    assert parsed(scrape.page)["rmqlog_scrape_success"] == {a: 1, b: 1, unmounted: 0}
+    assert "unmounted is no store: the directory is empty" in str(scrape.errors[0])
+    (cluster / "unmounted").rmdir()
+    (cluster / "b").rename(tmp_path / "away")
+    for _ in range(2):
+        scrape = collector.scrape()
+        assert parsed(scrape.page)["rmqlog_scrape_success"] == {a: 1, b: 0}
+        assert [str(error) for error in scrape.errors] == [
+            f"{b[0]} was a store at an earlier look, and is none now"
+        ]
+    (tmp_path / "away").rename(cluster / "b")
+    assert parsed(collector.scrape().page)["rmqlog_scrape_success"] == {a: 1, b: 1}
+
+
+def test_another_number_of_stores_is_a_number(cluster: Path) -> None:
+    paths = [str(cluster), str(cluster / "a"), str(cluster / "b")]
+    for expected, values in ((2, {1}), (3, {0, 1})):
+        scrape = Collector(Scope(str(cluster), expected_count=expected)).scrape()
+        found = parsed(scrape.page)["rmqlog_scrape_success"]
+        assert found == {(path,): float(path != paths[0]) for path in paths[len(values) == 1 :]}
+        assert [str(error) for error in scrape.errors] == [
+            f"{cluster}: expected 3 stores (--expect-stores), found 2"
+        ] * (len(values) == 2)
+
+
 def test_a_path_that_leads_nowhere(tmp_path: Path, golden: Golden) -> None:
     collector = Collector(Scope(str(tmp_path / "store")))
     assert parsed(collector.scrape().page) == {"rmqlog_scrape_success": {(str(tmp_path / "store"),): 0}}
