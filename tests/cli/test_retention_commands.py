@@ -161,3 +161,43 @@ def test_a_file_that_is_no_broker_conf_is_an_error(rmqlog: Runner, golden: Golde
     for text in ("", "# only a comment\n\n", "namesrvAddr = a:9876\n", " fileReservedTime=48\\\n"):
         path.write_text(text, encoding="latin-1")
         assert rmqlog("retention", golden("basic-5.5.0"), "--broker-conf", path).code == 0
+
+
+def _two_brokers(aged: Path, path: Path) -> Path:
+    """A directory of `aged`, and of another broker before it, whose files were written a day later."""
+    late = Path(shutil.copytree(aged, path / "a-late"))
+    topics = late / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace("SYNC_BROKER_MEMBER_broker-a", "SYNC_BROKER_MEMBER_late"))
+    for file in (late / "commitlog").iterdir():
+        os.utime(file, ns=(0, file.stat().st_mtime_ns + 24 * HOUR * 1_000_000))
+    shutil.copytree(aged, path / "z-soon")
+    return path
+
+
+@pytest.mark.parametrize("more", [(), ("-l",)])
+def test_the_soonest_loss_of_all_brokers_comes_first(
+    rmqlog: Runner, aged: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    fleet = _two_brokers(aged, tmp_path / "fleet")
+    done = rmqlog("retention", fleet, *ASKED, *more, "-o", "jsonl")
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    losing = [row for row in rows if row["expiresTimestamp"]]
+    assert {row["brokerName"] for row in losing} == {"late", "broker-a"}
+    # deleteWhen 04: a day lies between the deletions of the two brokers
+    assert [row["brokerName"] for row in losing] == sorted(row["brokerName"] for row in losing)
+    assert rows[: len(losing)] == losing
+    first = rmqlog("retention", fleet, *ASKED, *more, "-n", 1, "-o", "jsonl").out
+    assert json.loads(first) == rows[0]
+
+
+def test_lag_by_the_next_loss_is_in_the_order_of_retention(
+    rmqlog: Runner, aged: Path, tmp_path: Path
+) -> None:
+    """All files have expired, so one deletion takes them: the largest loss first, not the oldest file."""
+    fleet = _two_brokers(aged, tmp_path / "fleet")
+    done = rmqlog("lag", fleet, "--now", NOW + 9_000 * HOUR, "--sort", "loss", "-o", "jsonl")
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    lost = [row["nextLostMessages"] for row in rows if row["expiresTimestamp"]]
+    assert lost[0] > lost[-1]
+    assert lost == sorted(lost, reverse=True)
+    assert "" not in rows[0]

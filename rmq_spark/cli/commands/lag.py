@@ -43,7 +43,7 @@ from store_format.files import paths
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -88,7 +88,11 @@ _ORDERS: dict[str, tuple[tuple[str, str], ...]] = {
     "age": (("lagMs", "descending"),),
     "bytes": (("lagBytes", "descending"),),
     "lost": (("lostMessages", "descending"),),
-    "loss": (("expiresTimestamp", "ascending"), ("nextLostMessages", "descending")),
+    "loss": (
+        ("", "ascending"),  # of `_with_deletions`
+        ("nextLostMessages", "descending"),
+        ("expiresTimestamp", "ascending"),
+    ),
     "group": (("group", "ascending"), ("topic", "ascending")),
     "topic": (("topic", "ascending"), ("group", "ascending")),
 }
@@ -166,13 +170,15 @@ def lag_(
         refuse_unknown_group(stores, group)
         return what_is_unknown(stores, group) or nothing("no message is in flight with pop")
     queues = queues or bool(filters.queue_ids) or _names_queues((*output.columns, sort))
-    if queues and sort == "loss":
+    if queues and sort.lower() == "loss":
         raise click.UsageError("--sort loss needs the rows of topics; leave out --queues and --queue")
     view, shown_columns = ("lag", _BY_QUEUE) if queues else ("lagByTopic", _BY_TOPIC)
     found = view_rows(stores, view, filters, now_ms=now_ms, broker_conf=broker_conf, keep=keep)
     first = _ORDERS.get(sort.lower()) or _order_of(
         column_named(sort, _names(view), shown_columns, option="--sort")
     )
+    if sort.lower() == "loss":
+        found = _with_deletions(found, stores, now_ms, broker_conf)
     order = dict([*first, *_THEN, *([("queueId", "ascending")] if queues else [])])
     batches = in_order(found, list(order.items()))
     if has_values(batches, "oldestPopTimestamp"):
@@ -187,6 +193,27 @@ def lag_(
     if not queues and output.form == "table":
         _warn_of_loss(batches)
     return what_is_unknown(stores, group)
+
+
+def _with_deletions(
+    batches: Iterable[pa.RecordBatch], stores: list[MessageStore], now_ms: int, broker_conf: str | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of topics with one column more, without a name: when the next loss is deleted, in ms."""
+    import pyarrow as pa
+
+    from store_format.bookkeeping.settings import broker_conf_of
+    from store_format.views.retention import deletion_ms
+
+    confs = {store.broker_name: broker_conf_of(store.opened, broker_conf) for store in stores}
+    for batch in batches:
+        expiry = batch["expiresTimestamp"].cast(pa.int64()).to_pylist()
+        deletions = [
+            None
+            if expires_us is None
+            else deletion_ms(expires_us // 1_000, now_ms, confs[name], None, is_any_hour=False)
+            for name, expires_us in zip(batch["brokerName"].to_pylist(), expiry, strict=True)
+        ]
+        yield batch.append_column("", pa.array(deletions, pa.int64()))
 
 
 def _names(view: str) -> list[str]:

@@ -36,7 +36,7 @@ from rmq_spark.cli.output import (
     write_verdict,
 )
 from rmq_spark.cli.remarks import given_store, remark
-from rmq_spark.cli.view_rows import KeepWhere, first_rows, keep_where, show_batches
+from rmq_spark.cli.view_rows import KeepWhere, first_rows, in_order, keep_where, show_batches
 from store_format.display.rows import iso_utc, plain_rows
 from store_format.display.text import shown
 from store_format.display.units import count_text, size_text, until_text
@@ -146,7 +146,7 @@ def retention_(
         if is_report(output):
             print()
     shown_columns = _BY_QUEUE if queues else _BY_TOPIC
-    every = list(chain.from_iterable(rows))
+    every = list(chain.from_iterable(rows)) if len(found) == 1 else _soonest_first(found, rows)
     count = show_batches(output, every, every[0].schema.names, shown_columns, limit=filters.limit)
     if count and is_report(output):
         print()
@@ -170,6 +170,40 @@ def _queues(forecast: Forecast, keep: KeepWhere) -> list[pa.RecordBatch]:
 
     batches = view_batches(forecast.store, "retention", now_ms=forecast.now_ms, broker_conf=forecast.conf)
     return [batch.filter(keep(batch)) for batch in batches]
+
+
+def _soonest_first(
+    found: Sequence[Forecast], rows: Sequence[Sequence[pa.RecordBatch]]
+) -> list[pa.RecordBatch]:
+    """The rows of all brokers, by the time of the deletion; a broker's own rows come in this order."""
+    batches = [
+        batch.append_column("", _deletions(forecast, batch))
+        for forecast, batches in zip(found, rows, strict=True)
+        for batch in batches
+    ]
+    names = ("nextLostMessages", "descending"), ("group", "ascending"), ("topic", "ascending")
+    ordered = in_order(batches, [("", "ascending"), *names, ("brokerName", "ascending")])
+    return [batch.drop_columns([""]) for batch in ordered] or [rows[0][0]]
+
+
+def _deletions(forecast: Forecast, batch: pa.RecordBatch) -> pa.Array:
+    """When the broker deletes the files of the next loss; of rows of queues by file and expiry."""
+    import pyarrow as pa
+
+    if "deletionTimestamp" in batch.schema.names:
+        return batch["deletionTimestamp"].cast(pa.int64())
+    store = forecast.store
+    numbers = {
+        file.path.removeprefix(f"{store.path}/"): number for number, file in enumerate(store.log.files)
+    }
+    expiry = batch["expiresTimestamp"].cast(pa.int64()).to_pylist()
+    return pa.array(
+        [
+            None if file is None else 1_000 * forecast.deleted_at(numbers[file], expires_us // 1_000)
+            for file, expires_us in zip(batch["file"].to_pylist(), expiry, strict=True)
+        ],
+        pa.int64(),
+    )
 
 
 def _facts(forecast: Forecast, output: Output) -> list[str]:
