@@ -106,6 +106,7 @@ def test_python_s_trace_says_what_damage_may_hide(
         (rmq_spark.open(root), {"message_id": f"U{LOST:07d}"}),
         (rmq_spark.open(root), {"key": f"k{LOST}"}),
     ):
+        assert isinstance(store, MessageStore)  # and no cluster
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             assert store.trace(**asked).num_rows == 0
