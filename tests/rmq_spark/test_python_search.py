@@ -225,7 +225,7 @@ def test_a_key_that_no_message_has(store: LogStore, caplog: pytest.LogCaptureFix
     assert store.find("id-9").table.num_rows > 0
     assert caplog.messages == [
         "messages: no message matches; keys are case-sensitive, did you mean id-9?",
-        "find: no message that matches has the key 'ID-9'",
+        "find: no message that matches has the key 'ID-9'; keys are case-sensitive, did you mean id-9?",
     ]
 
 
