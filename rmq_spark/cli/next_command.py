@@ -25,5 +25,10 @@ def salvage_command(root: str, conf: str = "") -> str:
     return f"rmqlog recover {given_store(root)} --into {target} --salvage{_option(conf)}"
 
 
+def move_command(directory: str) -> str:
+    """Moves a database of consume queues aside, in its store: a broker builds it again."""
+    return f"mv {shlex.quote(shown(directory))} {shlex.quote(shown(f'{directory}.broken'))}"
+
+
 def _option(conf: str) -> str:
     return f" --broker-conf {conf}" if conf else ""

@@ -24,6 +24,7 @@ from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Filing
 from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut, report_torn
+from store_format.diagnose.databases import check_queue_database, has_databases, lacks_queue_database
 from store_format.diagnose.files import check_elsewhere, usable_log
 from store_format.diagnose.index import (
     add_messages,
@@ -86,6 +87,7 @@ def diagnose(
     check_state(findings, opened, state)
     check_formats(findings, opened)
     check_config(findings, opened)
+    check_queue_database(findings, opened)
     unchecked = partial(Diagnosis, summary=LogSummary(state=state.value), root=root)
     try:
         directories = tuple(commit_log_paths) or own_directories(opened)
@@ -103,7 +105,7 @@ def diagnose(
         ends = _JudgedEnds.find(opened, log, state, directories)
         queues = QueueCheck(
             findings, opened, log, ends.states, ends.log_end, ends.filing(opened, log, state),
-            has_queues=not has_rocksdb_queues(opened),
+            has_queues=not (has_rocksdb_queues(opened) or lacks_queue_database(opened)),
         )  # fmt: skip
         # before the walk: a broker may add messages
         read = _queues_of_readers(opened, commit_log_paths, readers)
@@ -243,6 +245,7 @@ class _LogCheck:
             opened.path,
             has_more=has_more,
             is_dledger=log.has_heads or bool(opened.dledger_logs),
+            has_databases=has_databases(opened),
             refusal=_refusal(log.directories),
             log_begin=log.min_offset,
             given_up=given_up,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from store_format.diagnose.lost_messages import Evidence
-from store_format.diagnose.problems import Diagnosis, verdict
+from store_format.diagnose.problems import MISSING_ADVICE, UNCHECKED_ADVICE, Diagnosis, verdict
 from store_format.diagnose.queue_advice import UNKNOWN_ADVICE
 
 _REFUSES = re.compile("broker .*refuses? to start")  # in an advice
@@ -19,6 +19,7 @@ _DLEDGER = (
     "a DLedger store: its broker recovers the log by the heads of the entries, and its group may replace the "
     "last messages"
 )
+_NO_DATABASE = "the database of the consume queues is missing. "
 
 
 class MayStart(StrEnum):
@@ -74,7 +75,9 @@ def broker_start(diagnosis: Diagnosis) -> BrokerStart:
     if diagnosis.lacks_last_files:
         cause = "the last commitlog files are missing: copy them back first; a start cuts the queues for good"
         return BrokerStart(MayStart.NO, cause)
-    asked = next((problem for problem in diagnosis if problem.advice == UNKNOWN_ADVICE), None)
+    if any(each.advice == MISSING_ADVICE for each in diagnosis):
+        return BrokerStart(MayStart.UNKNOWN, f"{_NO_DATABASE}{MISSING_ADVICE}")
+    asked = next((each for each in diagnosis if each.advice in (UNKNOWN_ADVICE, UNCHECKED_ADVICE)), None)
     if asked is not None:
         return BrokerStart(MayStart.UNKNOWN, f"expected {asked.expected}, found {asked.found}", asked.file)
     if any(each.evidence is Evidence.CLAIM for each in diagnosis.lost):

@@ -74,6 +74,22 @@ _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
 NO_FILE_ADVICE = "Move it out of the store, or put the file back: readers refuse what has the name of a file"
 REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
+# RocksDBConsumeQueueStore.load, getDispatchFromPhyOffset; tried with a broker of 5.5.0
+_REBUILDS = (
+    "with commitLogRecoverMaxNum at least the number of commitlog files, it builds the queues again, without "
+    "a message at physical offset 0"
+)
+REBUILT_ADVICE = (
+    f"Readers scan the commitlog for all queues, and a {REFUSES}. Move the directory aside, and start the "
+    f"broker: {_REBUILDS}"
+)
+MISSING_ADVICE = (
+    "Readers scan the commitlog for all queues. If the broker with storeType=defaultRocksDB starts "
+    f"{_REBUILDS}"
+)
+UNCHECKED_ADVICE = (
+    "Whether a broker starts on the database is not checked: install the extra rocksdb, and verify again"
+)
 _LINKS = "Links below the store's root"
 # advice about what a recovery leaves as it is
 _BY_HAND = (
@@ -208,7 +224,8 @@ class Diagnosis(list[Problem]):
     the delay of a level. `refusal` is the error with which all other commands refuse the files of the
     commitlog. `unserved` are the messages that a broker does not serve after its start; `unserved_light`
     those that it does not serve from a light queue. `lost` are the first thousand messages that are gone.
-    `readable_topics` are the messages of each topic that a read returns.
+    `readable_topics` are the messages of each topic that a read returns. `has_databases` is True if RocksDB
+    has queues or configuration, which no recovery changes.
     """
 
     problems: InitVar[Iterable[Problem]]
@@ -228,6 +245,7 @@ class Diagnosis(list[Problem]):
     unserved_light: Unserved = NONE_UNSERVED
     lost: tuple[LostMessages, ...] = ()
     readable_topics: Mapping[str, int] = field(default_factory=dict)
+    has_databases: bool = False
 
     def __post_init__(self, problems: Iterable[Problem]) -> None:
         self.extend(problems)
@@ -298,11 +316,12 @@ class NextStep(StrEnum):
     NOTHING = "nothing"
     RECOVER = "recover"  # look at what a recovery of the store changes
     SALVAGE = "salvage"  # look at a recovered copy, which keeps what is whole
+    MOVE = "move"  # the database of the queues out of the store
     AGAIN = "again"  # run `verify` once more, when what the sentence names is done
 
 
 def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
-    """The sentence and the next step. A recovery refuses every DLedger store."""
+    """The sentence and the next step. A recovery refuses every store with DLedger or RocksDB."""
     if not diagnosis.is_checked:
         return _NOT_CHECKED, NextStep.AGAIN
     if diagnosis.lost_log is not None:
@@ -312,7 +331,9 @@ def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
             NextStep.AGAIN,
         )
     sentence, step = _sentence(diagnosis)
-    can_recover = not diagnosis.is_dledger
+    if any(each.advice == REBUILT_ADVICE for each in diagnosis) and step is not NextStep.AGAIN:
+        return sentence, NextStep.MOVE
+    can_recover = not (diagnosis.is_dledger or diagnosis.has_databases)
     return sentence, step if can_recover or step is NextStep.AGAIN else NextStep.NOTHING
 
 
@@ -365,7 +386,8 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         return f"sound after a crash{more}: {whole}{start}", NextStep.RECOVER
     if warnings:
         return f"sound{more}: {whole}{_start(diagnosis)}", _recovery(diagnosis)
-    return f"sound: {whole}; nothing has to be done", NextStep.NOTHING
+    is_unchecked = any(each.advice == UNCHECKED_ADVICE for each in diagnosis)
+    return f"sound: {whole}{'' if is_unchecked else '; nothing has to be done'}", NextStep.NOTHING
 
 
 def _recovery(diagnosis: Diagnosis) -> NextStep:
@@ -396,6 +418,8 @@ def _notes(diagnosis: Diagnosis) -> str:
         notes += "its queue" if summary.unread == 1 else "their queues"
     notes += f"; an earlier recovery gave up {given_up}" if given_up else ""
     notes += f"; {diagnosis.unserved}" if diagnosis.unserved else ""
+    if any(each.advice == UNCHECKED_ADVICE for each in diagnosis):
+        notes += "; the RocksDB databases are not checked: install the extra rocksdb"
     if begin:
         notes += f"; the log begins at {begin}: earlier messages were deleted (by retention or by hand)"
     return notes

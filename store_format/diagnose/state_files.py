@@ -15,16 +15,16 @@ from store_format.bookkeeping.ledger import GivenUp, Ledger
 from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.dledger import committed_index, entry_index
 from store_format.commitlog.log import CommitLog
+from store_format.diagnose.databases import check_config_databases
 from store_format.diagnose.files import entries_of
 from store_format.diagnose.problems import NO_OFFSETS_ADVICE, REFUSES, Findings, LogSummary, Problem, Severity
 from store_format.display.text import first_names, shown
-from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
+from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.read import files_at
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata import read as config_json
-from store_format.metadata import rocksdb
 from store_format.metadata.group_offsets import lacks_offsets
 from store_format.metadata.read import read_checkpoint
 from store_format.metadata.values import TopicConfig
@@ -46,7 +46,6 @@ _BAK_LACKS_ADVICE = (
 _CONFIG_LINK_ADVICE = "Neither the file nor its .bak can be read: restore one of them"
 _KEPT_ASIDE = "rmqlog recover STORE --apply keeps the broken file aside, as .broken"
 _BROKEN_ADVICE = f"The .bak counts instead, as for a broker (ConfigManager.load). {_KEPT_ASIDE}"
-_BAK_USED = "is used instead, as by a broker (ConfigManager.load)"
 _UNREADABLE_ADVICE = (
     "The file counts as lost, and a broker starts without its content. Restore the file from a backup, or "
     f"make it again: {_KEPT_ASIDE}"
@@ -58,10 +57,6 @@ _UNREADABLE_PAIR_ADVICE = (  # BrokerController.initializeMetadata
 # Counts that only metrics show. A broker of 5.x that is killed while it writes one leaves the .bak alone,
 # and a broker of 4.9 that goes on never writes the file (TransactionMetrics.persist, TimerMetrics.persist).
 _COUNTS = frozenset({"transactionMetrics", "timermetrics"})
-_NO_ROCKSDICT_ADVICE = "Nothing needs to be done: messages are read without the topics and groups"
-_DATABASE_ADVICE = (
-    "What the database has counts as lost, and a broker may not start. Restore its directory from a backup"
-)
 
 # (directory below the root, the file in it that proves the format (empty: any file), the format)
 _FORMATS = (
@@ -283,10 +278,10 @@ def check_config(findings: Findings, opened: Opened) -> None:
             findings.add_error("warning", error, _BROKEN_ADVICE, kind="bak")
         else:
             what = "none" if found[path] is None else "an empty file"
-            advice = f"{name}.bak {_BAK_USED}"
+            advice = f"{name}.bak is used instead, as by a broker (ConfigManager.load)"
             severity: Severity = "info" if name in _COUNTS else "warning"
             findings.add(severity, path, 0, "a configuration file", what, advice, kind="bak")
-    _check_config_databases(findings, opened)
+    check_config_databases(findings, opened)
     with suppress(StoreError):  # is reported above, or is no problem of the store
         if lacks_offsets(opened):
             path = config_json.config_path(opened, "consumerOffset.json")
@@ -296,26 +291,9 @@ def check_config(findings: Findings, opened: Opened) -> None:
 
 def counts_backup(problem: Problem) -> bool:
     """Whether a problem says that the `.bak` of its file counts in place of the file."""
-    advice = problem.advice
-    is_used = advice in (_BROKEN_ADVICE, _BAK_LACKS_ADVICE) or advice.endswith(_BAK_USED)
+    said = problem.advice
+    is_used = said in (_BROKEN_ADVICE, _BAK_LACKS_ADVICE) or ".bak is used instead" in said
     return is_used and problem.severity != "info"
-
-
-def _check_config_databases(findings: Findings, opened: Opened) -> None:
-    """Reports databases of configuration that cannot be read."""
-    seen = set[str]()
-    for name in rocksdb.NAMES:
-        try:
-            decode = config_json.DECODERS[name]
-            rocksdb.stored_config(opened, name, decode, lambda: None, is_needed=True)
-        except CorruptStoreError as error:
-            if error.file not in seen:
-                seen.add(error.file)
-                findings.add_error("damage", error, _DATABASE_ADVICE)
-        except UnsupportedFormatError as error:
-            place = config_json.config_path(opened, name)
-            findings.add("info", place, 0, "a database that can be read", str(error), _NO_ROCKSDICT_ADVICE)
-            return
 
 
 def check_topics(

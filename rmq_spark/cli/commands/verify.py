@@ -12,7 +12,7 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
 from rmq_spark.cli.needed_settings import write_needed_settings
-from rmq_spark.cli.next_command import recover_command, salvage_command
+from rmq_spark.cli.next_command import move_command, recover_command, salvage_command
 from rmq_spark.cli.options import store_argument
 from rmq_spark.cli.output import (
     Output,
@@ -166,12 +166,14 @@ def _write_given_up(output: Output, root: str) -> None:
 
 def verdict_of(root: str, diagnosis: Diagnosis) -> Verdict:
     """The sentence about a store, and the command that a user types next."""
-    from store_format.diagnose.problems import NextStep, verdict
+    from store_format.diagnose.problems import REBUILT_ADVICE, NextStep, verdict
 
     text, step = verdict(diagnosis)
     conf = "FILE" if diagnosis.lacks_settings else ""  # the broker's configuration
     commands = {NextStep.RECOVER: recover_command, NextStep.SALVAGE: salvage_command}
     command = commands[step](root, conf) if step in commands else ""
+    if step is NextStep.MOVE:
+        command = move_command(next(each.file for each in diagnosis if each.advice == REBUILT_ADVICE))
     return Verdict(text, command, is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage")))
 
 

@@ -380,6 +380,18 @@ CASES = {
         restored("config/topics"),
         "rocksdb-5.5.0",
     ),
+    "a damaged database of queues": Case(
+        "Readers scan the commitlog for all queues, and a ",
+        "cut consumequeue/CURRENT 5",
+        "remove consumequeue",
+        "rocksdb-5.5.0",
+    ),
+    "no database of queues": Case(
+        "Readers scan the commitlog for all queues. If the broker",
+        "remove consumequeue",
+        restored("consumequeue"),
+        "rocksdb-5.5.0",
+    ),
     "a blank queue file": Case("Delete the blank file", blank_file, without_blank_file),
     "a lost queue": Case(_LOST, "remove consumequeue/Orders/2", written_to("Orders")),
     "a lost topic": Case(_LOST, "remove consumequeue/Audit", written_to("Audit", 1)),
@@ -539,6 +551,7 @@ _NOTHING = (
     "The topic was deleted; retention deletes the messages",
     "Messages that are being written now may look unfinished",
     "*.bak is used instead, as by a broker",
+    "Whether a broker starts on the database is not checked",
 )
 
 
