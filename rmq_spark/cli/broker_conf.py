@@ -1,4 +1,4 @@
-"""Whether the FILE of `--broker-conf` is a broker.conf.
+"""The files of `--broker-conf`: whether each is a broker.conf, and of which broker.
 
 Another file has no settings, and would be read as a broker.conf with the default settings.
 """
@@ -6,15 +6,25 @@ Another file has no settings, and would be read as a broker.conf with the defaul
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from store_format.display.text import cut, shown
 from store_format.errors import OptionError
+from store_format.metadata.broker_confs import BrokerConfs
 
 _SETTING = re.compile(r"[a-z][A-Za-z0-9]*[ \t]*=")  # fields of BrokerConfig and MessageStoreConfig
 _LINE_COLUMNS = 60
 
 
-def refuse_other_file(path: str) -> None:
+def given_confs(files: Iterable[str]) -> BrokerConfs:
+    """The settings files of these absolute paths. Raises OptionError for another file."""
+    every = list(files)
+    for path in every:
+        _refuse_other_file(path)
+    return BrokerConfs.read(every)
+
+
+def _refuse_other_file(path: str) -> None:
     """Raises OptionError for a file without any setting, unless all its lines are blank or comments.
 
     A missing file is left to the reader of the settings.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore
     from store_format.message.columns import PropertyFilter
+    from store_format.metadata.broker_confs import BrokerConfs
     from store_format.survey.fates import Unfiled
 
 
@@ -59,7 +60,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
             _refuse_word_for_store(store, others)
             if opened:
                 unfiled, compacted = others.pop("unfiled_queues"), not others.pop("no_compacted")
-                tiered = _tiered_path(others.pop("tiered"), others.get("broker_conf"))
+                tiered = _tiered_path(others.pop("tiered"), others.get("broker_conf", ()))
                 stores = open_all(
                     store, broker_name, commit_log, unfiled, compacted=compacted, tiered_path=tiered
                 )
@@ -125,12 +126,12 @@ def _rare_options() -> list[click.Option]:
     return [name, log, unfiled, compacted, click.Option(["--tiered"], type=_PATH, metavar="PATH", help=about)]
 
 
-def _tiered_path(given: str | None, broker_conf: str | None) -> str | None:
+def _tiered_path(given: str | None, broker_confs: Sequence[str]) -> str | None:
     """The absolute path of tiered storage, from the option or the broker.conf."""
-    if given is None and broker_conf is not None:
+    if given is None and len(broker_confs) == 1:
         from store_format.metadata.read import read_broker_conf
 
-        given = read_broker_conf(broker_conf).tiered_store_file_path or None
+        given = read_broker_conf(paths.given(broker_confs[0])).tiered_store_file_path or None
     return None if given is None else paths.given(given)
 
 
@@ -263,22 +264,40 @@ def now_option(command: Command) -> Command:
     return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
 
 
-def broker_conf_option(command: Command) -> Command:
-    """The option `--broker-conf`, as `broker_conf`: the absolute path of a broker.conf, or None."""
+def broker_confs_option(command: Command) -> Command:
+    """The option `--broker-conf`, as `broker_confs`: those for the stores or the roots of the command."""
 
-    def called(broker_conf: str | None, **others: Any) -> Any:
-        if broker_conf is None:
-            return command(broker_conf=None, **others)
-        from rmq_spark.cli.broker_conf import refuse_other_file  # few runs need it
+    def called(broker_conf: tuple[str, ...], **others: Any) -> Any:
+        from store_format.metadata.broker_confs import BrokerConfs
 
-        path = paths.given(broker_conf)
-        refuse_other_file(path)
-        return command(broker_conf=path, **others)
+        confs = BrokerConfs()
+        if broker_conf:
+            from rmq_spark.cli.broker_conf import given_confs  # few runs need it
 
-    about = "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings."
-    return click.option("--broker-conf", type=_PATH, metavar="FILE", help=about)(
+            confs = given_confs(map(paths.given, broker_conf))
+            if "stores" in others:
+                confs = confs_for(confs, [store.broker_name for store in others["stores"]])
+            elif "roots" in others:
+                confs = confs_for(confs, [broker_name(root) for root in others["roots"]])
+        return command(broker_confs=confs, **others)
+
+    about = (
+        "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings. In a "
+        "directory of stores, a file with brokerName is for that broker only; repeatable."
+    )
+    return click.option("--broker-conf", type=_PATH, multiple=True, metavar="FILE", help=about)(
         standing_for(command, called)
     )
+
+
+def confs_for(confs: BrokerConfs, names: Sequence[str]) -> BrokerConfs:
+    """The files of `--broker-conf` for the stores of these brokers; says which stores have none of them."""
+    found = confs.for_stores(names)
+    without = sorted(name for name in names if found.of(name) is None)
+    if found.files and without:
+        files = ", ".join(f"{path} is of {name}" for path, name in found.files)
+        remark(f"--broker-conf: {files}; default settings, or those in .rmqlog/, for {first_names(without)}")
+    return found
 
 
 def expect_stores_option(command: Command) -> Command:

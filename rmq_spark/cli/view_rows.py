@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_format import MessageStore
+    from store_format.metadata.broker_confs import BrokerConfs
 
 
 def show_view(
@@ -34,7 +35,7 @@ def show_view(
     filters: MessageChoice | None = None,
     *,
     now_ms: int | None = None,
-    broker_conf: str | None = None,
+    broker_confs: BrokerConfs | None = None,
     time_column: str | None = None,
     keep: KeepWhere | None = None,
     body_at: str | None = None,
@@ -53,7 +54,7 @@ def show_view(
         view,
         filters,
         now_ms=now_ms,
-        broker_conf=broker_conf,
+        broker_confs=broker_confs,
         time_column=time_column,
         keep=keep,
         body_at=body_at,
@@ -67,7 +68,7 @@ def view_rows(
     filters: MessageChoice | None = None,
     *,
     now_ms: int | None = None,
-    broker_conf: str | None = None,
+    broker_confs: BrokerConfs | None = None,
     time_column: str | None = None,
     keep: KeepWhere | None = None,
     body_at: str | None = None,
@@ -76,7 +77,8 @@ def view_rows(
     from store_format.views.registry import view_batches
 
     def rows_of(store: MessageStore) -> Iterable[pa.RecordBatch]:
-        batches: Iterable[pa.RecordBatch] = view_batches(store, view, now_ms=now_ms, broker_conf=broker_conf)
+        conf = None if broker_confs is None else broker_confs.of(store.broker_name)
+        batches: Iterable[pa.RecordBatch] = view_batches(store, view, now_ms=now_ms, broker_conf=conf)
         if filters is not None:
             batches = filtered(batches, filters, time_column)
         if keep is not None:

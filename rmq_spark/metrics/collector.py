@@ -12,6 +12,7 @@ from rmq_spark.metrics.store_numbers import Samples, StoreNumbers
 from store_format import MessageStore
 from store_format.errors import StoreError, StoreNotFoundError
 from store_format.files.read import all_answered, one_look
+from store_format.metadata.broker_confs import BrokerConfs
 from store_format.metadata.group_offsets import refuse_unknown_offsets
 from store_format.read.store_root import NoStore, members_without_store, refuse_equal_names, store_roots
 
@@ -28,7 +29,7 @@ class Scope:
     path: str
     commit_log_paths: tuple[str, ...] = ()
     broker_name: str | None = None
-    broker_conf: str | None = None
+    broker_confs: BrokerConfs = field(default_factory=BrokerConfs)
     series_max: int = 2_000
     verify: bool = False
     expected_count: int | None = None
@@ -152,7 +153,9 @@ class Collector:
             fail_on_unknown=False,
         )
         if look is None or look.store.broker_name != store.broker_name:
-            look = self._looks[root] = StoreNumbers(store, scope.broker_conf, scope.series_max, scope.verify)
+            look = self._looks[root] = StoreNumbers(
+                store, scope.broker_confs.of(store.broker_name), scope.series_max, scope.verify
+            )
         return look
 
     def _add(self, samples: Samples, name: str, store: str, value: float) -> None:

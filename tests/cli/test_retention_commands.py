@@ -201,3 +201,40 @@ def test_lag_by_the_next_loss_is_in_the_order_of_retention(
     assert lost[0] > lost[-1]
     assert lost == sorted(lost, reverse=True)
     assert "" not in rows[0]
+
+
+def test_a_broker_conf_is_for_the_broker_that_it_names(rmqlog: Runner, aged: Path, tmp_path: Path) -> None:
+    fleet, conf = _two_brokers(aged, tmp_path / "fleet"), tmp_path / "late.conf"
+    other = tmp_path / "broker-a.conf"
+    conf.write_text("brokerName=late\nfileReservedTime=48\n")
+    other.write_text("brokerName=broker-a\nfileReservedTime=24\n")
+
+    def hours(*more: object) -> dict[str, int]:
+        documents = json.loads(rmqlog("retention", fleet, *ASKED, "-o", "json", *more).out)
+        return {each["brokerName"]: each["fileReservedTime"] for each in documents}
+
+    assert hours("--broker-conf", conf) == {"late": 48, "broker-a": 72}
+    assert hours("--broker-conf", conf, "--broker-conf", other) == {"late": 48, "broker-a": 24}
+    for command in (
+        ("retention",),
+        ("lag", "--sort", "loss"),
+        ("check", "--max-loss-in", "1h"),
+        ("metrics",),
+    ):
+        now = () if command == ("metrics",) else ("--now", NOW)
+        done = rmqlog(command[0], fleet, *command[1:], *now, "--broker-conf", conf)
+        assert (
+            f"rmqlog: --broker-conf: {conf} is of late; default settings, or those in .rmqlog/, for broker-a"
+            in done.err.splitlines()
+        ), command
+    conf.write_text("fileReservedTime=48\n")
+    assert hours("--broker-conf", conf) == {"late": 48, "broker-a": 48}
+    assert hours("--broker-conf", conf, "--broker-conf", other) == {"late": 48, "broker-a": 24}
+    conf.write_text("brokerName=lat\n")
+    said = rmqlog.fails(2, "retention", fleet, *ASKED, "--broker-conf", conf)
+    assert said == f"{conf} is of the broker lat (brokerName); the stores are those of broker-a, late"
+    alone = json.loads(rmqlog("retention", aged, *ASKED, "-o", "json", "--broker-conf", conf).out)
+    assert [each["fileReservedTime"] for each in alone] == [72]
+    conf.write_text("brokerName=broker-a\n")
+    said = rmqlog.fails(2, "lag", fleet, "--broker-conf", conf, "--broker-conf", other)
+    assert said == f"{conf} and {other} are both for the broker broker-a; give one of them"

@@ -17,7 +17,8 @@ from rmq_spark.cli.group_options import (
     refuse_unknown_group,
 )
 from rmq_spark.cli.options import (
-    broker_conf_option,
+    broker_confs_option,
+    confs_for,
     expect_stores_option,
     filter_options,
     from_one_look,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rmq_spark.metrics.lag_memory import GroupLag
     from rmq_spark.metrics.limits import CheckResult, Limit, Measure
     from store_format import MessageStore
+    from store_format.metadata.broker_confs import BrokerConfs
 
 _UNKNOWN = 3  # of monitoring plugins; also in `CheckState`, whose module --help does not wait for
 
@@ -81,7 +83,7 @@ def _errors_are_unknown() -> Iterator[None]:
     help="Less time until retention deletes unread messages, such as 24h:6h.",
 )
 @now_option
-@broker_conf_option
+@broker_confs_option
 @expect_stores_option
 @group_options
 @filter_options("topic")
@@ -95,7 +97,7 @@ def check_(
     max_lost: str | None,
     max_loss_in: str | None,
     now_ms: int,
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     expected_count: int | None,
     group: str | None,
     all_groups: bool,
@@ -123,6 +125,7 @@ def check_(
         options = ", ".join(measure.option for measure in MEASURES)
         raise click.UsageError(f"expected a limit, found none; give at least one of {options}")
     stores = open_all(path, broker_name, commit_log_paths)
+    confs = confs_for(broker_confs, [store.broker_name for store in stores])
     refuse_unknown_topic(filters, known_topics(stores))
     refuse_unknown_group(stores, group)
     result, keep = CheckResult(limits), keep_where(group=group, topic=filters.glob, all_groups=all_groups)
@@ -132,7 +135,9 @@ def check_(
         if without.evidence:
             result.add_unknown(str(without))
         broker = store.broker_name if len(stores) > 1 else ""
-        _add_store(result, store, StoreNumbers(store, broker_conf).groups(now_ms)[1], keep, broker)
+        _add_store(
+            result, store, StoreNumbers(store, confs.of(store.broker_name)).groups(now_ms)[1], keep, broker
+        )
     if not result.group_count:
         result.add_unknown("no group has an offset that can be read")
     click.echo(result.line())

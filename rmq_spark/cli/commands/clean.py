@@ -9,7 +9,8 @@ import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import (
-    broker_conf_option,
+    broker_confs_option,
+    broker_name,
     file_reserved_time_option,
     named_roots,
     now_option,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_spark.broker import clean
+    from store_format.metadata.broker_confs import BrokerConfs
 
 _FILES = ("kind", "file", "sizeBytes", "diskBytes", "modified", "reason")
 _UNREAD = ("group", "topic", "queueId", "committedOffset", "messages")
@@ -32,7 +34,7 @@ _UNREAD = ("group", "topic", "queueId", "committedOffset", "messages")
 
 @click.command("clean")
 @store_argument(opened=False, tolerant=True)
-@broker_conf_option
+@broker_confs_option
 @file_reserved_time_option
 @click.option("--unread", is_flag=True, help="Show instead the unread messages that would be deleted.")
 @now_option
@@ -42,7 +44,7 @@ def clean_(
     roots: list[str],
     left_out: list[StoreError],
     commit_log_paths: tuple[str, ...],
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     hours: int | None,
     unread: bool,
     now_ms: int,
@@ -71,7 +73,7 @@ def clean_(
     for name, root in zip(named_roots(roots), roots, strict=True):
         try:
             found = clean.plan(
-                root, now_ms, broker_conf, file_reserved_hours=hours, is_manual=True,
+                root, now_ms, broker_confs.of(broker_name(root)), file_reserved_hours=hours, is_manual=True,
                 commit_log_paths=commit_log_paths,
             )  # fmt: skip
         except StoreError as error:

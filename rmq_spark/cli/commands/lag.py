@@ -17,7 +17,7 @@ from rmq_spark.cli.group_options import (
     what_is_unknown,
 )
 from rmq_spark.cli.options import (
-    broker_conf_option,
+    broker_confs_option,
     filter_options,
     from_one_look,
     now_option,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_format import MessageStore
+    from store_format.metadata.broker_confs import BrokerConfs
     from store_format.metadata.values import TopicConfig
 
 _LAG_OF_POP = ("lagMessages", "readyMessages", "inFlightMessages", "oldestPopTimestamp")
@@ -110,7 +111,7 @@ _THEN = (
 @from_one_look
 @store_argument()
 @now_option
-@broker_conf_option
+@broker_confs_option
 @group_options
 @click.option(
     "-l",
@@ -138,7 +139,7 @@ _THEN = (
 def lag_(
     stores: list[MessageStore],
     now_ms: int,
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     group: str | None,
     all_groups: bool,
     queues: bool,
@@ -173,12 +174,12 @@ def lag_(
     if queues and sort.lower() == "loss":
         raise click.UsageError("--sort loss needs the rows of topics; leave out --queues and --queue")
     view, shown_columns = ("lag", _BY_QUEUE) if queues else ("lagByTopic", _BY_TOPIC)
-    found = view_rows(stores, view, filters, now_ms=now_ms, broker_conf=broker_conf, keep=keep)
+    found = view_rows(stores, view, filters, now_ms=now_ms, broker_confs=broker_confs, keep=keep)
     first = _ORDERS.get(sort.lower()) or _order_of(
         column_named(sort, _names(view), shown_columns, option="--sort")
     )
     if sort.lower() == "loss":
-        found = _with_deletions(found, stores, now_ms, broker_conf)
+        found = _with_deletions(found, stores, now_ms, broker_confs)
     order = dict([*first, *_THEN, *([("queueId", "ascending")] if queues else [])])
     batches = in_order(found, list(order.items()))
     if has_values(batches, "oldestPopTimestamp"):
@@ -196,7 +197,7 @@ def lag_(
 
 
 def _with_deletions(
-    batches: Iterable[pa.RecordBatch], stores: list[MessageStore], now_ms: int, broker_conf: str | None
+    batches: Iterable[pa.RecordBatch], stores: list[MessageStore], now_ms: int, broker_confs: BrokerConfs
 ) -> Iterator[pa.RecordBatch]:
     """The rows of topics with one column more, without a name: when the next loss is deleted, in ms."""
     import pyarrow as pa
@@ -204,7 +205,10 @@ def _with_deletions(
     from store_format.bookkeeping.settings import broker_conf_of
     from store_format.views.retention import deletion_ms
 
-    confs = {store.broker_name: broker_conf_of(store.opened, broker_conf) for store in stores}
+    confs = {
+        store.broker_name: broker_conf_of(store.opened, broker_confs.of(store.broker_name))
+        for store in stores
+    }
     for batch in batches:
         expiry = batch["expiresTimestamp"].cast(pa.int64()).to_pylist()
         deletions = [

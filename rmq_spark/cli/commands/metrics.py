@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,15 +13,25 @@ import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.group_options import unknown_lag
-from rmq_spark.cli.options import broker_conf_option, expect_stores_option, store_path_argument
+from rmq_spark.cli.options import (
+    broker_confs_option,
+    confs_for,
+    expect_stores_option,
+    open_roots,
+    store_path_argument,
+)
+from rmq_spark.cli.options import (
+    broker_name as name_of_broker,
+)
 from rmq_spark.cli.output_file import replace_whole
 from rmq_spark.cli.remarks import remark
-from store_format.errors import StoreError
+from store_format.errors import StoreError, StoreNotFoundError, StorePermissionError
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from rmq_spark.metrics.collector import Collector, Scrape
+    from store_format.metadata.broker_confs import BrokerConfs
 
 
 @click.command("metrics")
@@ -53,7 +63,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Count only the problems that rmqlog verify finds, for a file of its own; reads all of STORE.",
 )
-@broker_conf_option
+@broker_confs_option
 @expect_stores_option
 def metrics_(
     path: str,
@@ -63,7 +73,7 @@ def metrics_(
     listen: str | None,
     series_max: int,
     verify: bool,
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     expected_count: int | None,
 ) -> int:
     """Metrics for Prometheus: lag, age, losses, disk, damage.
@@ -86,8 +96,9 @@ def metrics_(
     if listen is not None and verify:
         raise click.UsageError("--verify reads all of STORE at each look; use it with --textfile, once a day")
     refuse_without_client()
+    confs = _confs_of(path, commit_log_paths, broker_confs)
     collector = Collector(
-        Scope(path, commit_log_paths, broker_name, broker_conf, series_max, verify, expected_count)
+        Scope(path, commit_log_paths, broker_name, confs, series_max, verify, expected_count)
     )
     if listen is not None:
         return _listen(listen, collector)
@@ -97,6 +108,15 @@ def metrics_(
     else:
         replace_whole(textfile, scrape.page)
     return _end(scrape)
+
+
+def _confs_of(path: str, commit_log_paths: tuple[str, ...], confs: BrokerConfs) -> BrokerConfs:
+    """The files of `--broker-conf` for the stores that are there now."""
+    if not confs.files:
+        return confs
+    with suppress(StoreNotFoundError, StorePermissionError):  # the first look says it
+        return confs_for(confs, [*map(name_of_broker, open_roots(path, commit_log_paths, []))])
+    return confs
 
 
 def _end(scrape: Scrape) -> int:

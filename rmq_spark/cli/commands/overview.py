@@ -13,7 +13,7 @@ from rmq_spark.cli.completion import complete_view
 from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import lost_count
 from rmq_spark.cli.options import (
-    broker_conf_option,
+    broker_confs_option,
     filter_options,
     from_one_look,
     known_topics,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_format import MessageStore
+    from store_format.metadata.broker_confs import BrokerConfs
 
 _LS_TOPICS = (
     "brokerName",
@@ -83,10 +84,10 @@ _FILES = (
     help="Show this view instead: files, index, checkpoint, retention, …",
 )
 @now_option
-@broker_conf_option
+@broker_confs_option
 @output_options()
 def info_(
-    stores: list[MessageStore], view: str | None, now_ms: int, broker_conf: str | None, output: Output
+    stores: list[MessageStore], view: str | None, now_ms: int, broker_confs: BrokerConfs, output: Output
 ) -> int:
     """Summary of a store: broker, state, files, topics, messages.
 
@@ -98,7 +99,7 @@ def info_(
     """
     if view is not None:
         name = _view_name(view)
-        if not show_view(output, stores, name, now_ms=now_ms, broker_conf=broker_conf):
+        if not show_view(output, stores, name, now_ms=now_ms, broker_confs=broker_confs):
             return nothing(f"the view {name} has no rows")
         return OK
     from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, schema_of

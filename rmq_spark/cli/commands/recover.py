@@ -11,7 +11,7 @@ import click
 from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.needed_settings import write_needed_settings
 from rmq_spark.cli.next_command import salvage_command
-from rmq_spark.cli.options import broker_conf_option, store_argument
+from rmq_spark.cli.options import broker_confs_option, broker_name, store_argument
 from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
 from rmq_spark.cli.remarks import given_command, given_store, remark
 from rmq_spark.cli.view_rows import show_batches
@@ -19,6 +19,8 @@ from store_format.display.text import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from store_format.metadata.broker_confs import BrokerConfs
 
 _NO_CHANGE = {"end", "keep", "left", "lost", "unknown"}
 _QUEUES = {"consumequeue", "batchconsumequeue"}
@@ -89,7 +91,7 @@ _WORDS: dict[str | tuple[str, str], tuple[str, str]] = {
     "--salvage", is_flag=True, help="With --into: keep the messages behind damage, with their offsets."
 )
 @click.option("--apply", "apply_", is_flag=True, help="Change the store; without --apply it is only shown.")
-@broker_conf_option
+@broker_confs_option
 @output_options()
 def recover_(
     roots: list[str],
@@ -102,7 +104,7 @@ def recover_(
     into: str | None,
     salvage: bool,
     apply_: bool,
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     output: Output,
 ) -> int:
     """Recover a store; rebuild lost queues and index.
@@ -131,7 +133,7 @@ def recover_(
             cut_after_damage=cut_after_damage,
             ignore_missing_stores=ignore_missing_stores,
             salvage=salvage,
-            broker_conf=broker_conf,
+            broker_conf=broker_confs.of(broker_name(root)),
             commit_log_paths=commit_log_paths,
         )
         for root in roots
@@ -151,7 +153,8 @@ def recover_(
         command = _proof_command(into, commit_log_paths) if apply_ else given_command("--apply")
     lacks_index = any((row["part"], row["action"]) == ("index", "left") for row in rows)
     if not apply_ and (copied := [root for root, plan in zip(roots, plans, strict=True) if plan.needs_copy]):
-        given = "" if broker_conf is None else shlex.quote(shown(broker_conf))
+        conf = broker_confs.of(broker_name(copied[0]))
+        given = "" if conf is None else shlex.quote(shown(conf))
         conf = given or ("FILE" if lacks_index else "")
         command = salvage_command(copied[0], conf)
     elif not command and lacks_index:

@@ -12,7 +12,7 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, NOT_FOUND, OK, PARTIAL
 from rmq_spark.cli.needed_settings import write_needed_settings
-from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
+from rmq_spark.cli.options import broker_confs_option, broker_name, now_option, store_argument
 from rmq_spark.cli.output import Output, Verdict, fitted, table_output, tz_option, write_verdict
 from rmq_spark.cli.output_file import new_file, refuse_inside_store
 from rmq_spark.cli.remarks import Progress, given_store, remark
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rmq_spark.report import Report
+    from store_format.metadata.broker_confs import BrokerConfs
 
 _SHOWN = ("before", "settings", "lost", "groups", "backups", "lag")
 _WITHOUT_ROWS = ("settings", "lag")
@@ -56,7 +57,7 @@ _FORMS = {".html": "html", ".md": "markdown", ".json": "json"}
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--sha256", is_flag=True, help="Also the SHA-256 digest of each file; reads all files.")
 @now_option
-@broker_conf_option
+@broker_confs_option
 @tz_option
 def report_(
     roots: list[str],
@@ -66,7 +67,7 @@ def report_(
     force: bool,
     sha256: bool,
     now_ms: int,
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     tz: str | None,
 ) -> int:
     """May a broker start? What is gone, and whom does it affect?
@@ -89,6 +90,7 @@ def report_(
         raise click.UsageError("a report is about one store, but STORE is a cluster: give one of its stores")
     form, (root,) = _form_of(out), roots
     start, size = log_bytes(root, commit_log_paths)
+    broker_conf = broker_confs.of(broker_name(root))
     with ExitStack() as stack:
         if out is not None:  # an error before the store is read
             refuse_inside_store(out, (root, *commit_log_paths))

@@ -19,7 +19,7 @@ from rmq_spark.cli.group_options import (
     what_is_unknown,
 )
 from rmq_spark.cli.options import (
-    broker_conf_option,
+    broker_confs_option,
     file_reserved_time_option,
     filter_options,
     from_one_look,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from rmq_spark.broker import Forecast
     from store_format import MessageStore
+    from store_format.metadata.broker_confs import BrokerConfs
     from store_format.metadata.read import BrokerConf
 
 _BY_TOPIC: tuple[str, ...] = (
@@ -81,7 +82,7 @@ _LEVELS = {
 @click.command("retention")
 @from_one_look
 @store_argument()
-@broker_conf_option
+@broker_confs_option
 @file_reserved_time_option
 @click.option(
     "--delete-when",
@@ -95,7 +96,7 @@ _LEVELS = {
 @output_options()
 def retention_(
     stores: list[MessageStore],
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     hours: int | None,
     delete_when: str | None,
     now_ms: int,
@@ -121,7 +122,10 @@ def retention_(
 
     tz = click.get_current_context().params.get("tz")
     zone = zone_of("local" if tz is None else tz, to_terminal=True).place
-    found = [forecast(store, _conf(store, broker_conf, hours, delete_when), now_ms, zone) for store in stores]
+    found = [
+        forecast(store, _conf(store, broker_confs.of(store.broker_name), hours, delete_when), now_ms, zone)
+        for store in stores
+    ]
     keep = keep_where(group=group, topic=filters.glob, all_groups=all_groups) or KeepWhere(())
     losses = [_losses(each, keep) for each in found]
     code = what_is_unknown(stores, group)

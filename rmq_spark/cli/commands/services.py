@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import INTERRUPTED, OK, PARTIAL
-from rmq_spark.cli.options import broker_conf_option, broker_name, named_roots, store_argument
+from rmq_spark.cli.options import broker_confs_option, broker_name, named_roots, store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.remarks import remark
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_spark.broker import turn
+    from store_format.metadata.broker_confs import BrokerConfs
     from store_format.metadata.read import BrokerConf
 
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--only", metavar="NAMES", help="These services, separated by commas, such as schedule,timer,clean."
 )
-@broker_conf_option
+@broker_confs_option
 @click.option("--apply", "apply_", is_flag=True, help="Write to STORE; without it one turn is only shown.")
 @output_options()
 def services_(
@@ -51,7 +52,7 @@ def services_(
     once: bool,
     every: str,
     only: str | None,
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     apply_: bool,
     output: Output,
 ) -> int:
@@ -77,9 +78,12 @@ def services_(
         raise click.UsageError(f"--every: expected a time above 0, such as 1s, found {every}")
     names = None if only is None else [name.strip() for name in only.split(",") if name.strip()]
     chosen_services(names)  # an unknown name is refused before any store is touched
-    conf = None if broker_conf is None else read_broker_conf(broker_conf)
+    confs: dict[str, BrokerConf | None] = {}
+    for root in roots:
+        file = broker_confs.of(broker_name(root))
+        confs[root] = None if file is None else read_broker_conf(file)
     named = named_roots(roots)
-    asked = _Asked(roots, commit_log_paths, names, conf, apply_)
+    asked = _Asked(roots, commit_log_paths, names, confs, apply_)
     turns = None if once or not apply_ else _until_signal()  # before the first turn: none must end it
     first = _FirstTurns([("", error) for error in left_out])
     with _needs_reader(apply_):
@@ -99,7 +103,7 @@ class _Asked:
     roots: Sequence[str]
     commit_log_paths: tuple[str, ...]
     only: Sequence[str] | None
-    conf: BrokerConf | None
+    confs: Mapping[str, BrokerConf | None]  # by root
     apply: bool
 
 
@@ -181,7 +185,7 @@ def _first_turns(asked: _Asked, first: _FirstTurns) -> Iterator[pa.RecordBatch]:
             reports = turn.take_turn(
                 root,
                 chosen_services(asked.only),
-                turn.now_of(root, None, asked.conf),
+                turn.now_of(root, None, asked.confs[root]),
                 preview=not asked.apply,
                 commit_log_paths=asked.commit_log_paths,
             )
@@ -240,7 +244,7 @@ def _loop(asked: _Asked, every: float, output: Output, turns: _Turns, *, is_whol
                     root,
                     every,
                     only=asked.only,
-                    broker_conf=asked.conf,
+                    broker_conf=asked.confs[root],
                     apply=True,
                     commit_log_paths=asked.commit_log_paths,
                     on_turn=lambda reports, root=root: turns.put((root, reports)),  # type: ignore[misc]

@@ -12,7 +12,7 @@ from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.group_options import refuse_unknown_group
 from rmq_spark.cli.options import (
-    broker_conf_option,
+    broker_confs_option,
     filter_options,
     from_one_look,
     now_option,
@@ -38,6 +38,7 @@ from store_format.read.choice import MessageChoice
 if TYPE_CHECKING:
     from rmq_spark.broker import retry
     from store_format import MessageStore
+    from store_format.metadata.broker_confs import BrokerConfs
 
 _DLQ = (
     "group",
@@ -239,14 +240,14 @@ def _letters(count: int) -> str:
 @from_one_look
 @store_argument()
 @now_option
-@broker_conf_option
+@broker_confs_option
 @with_body_option
 @filter_options("topics", "queue", "tag", "key", "since", "until", "limit")
 @output_options(raw=True)
 def delay_(
     stores: list[MessageStore],
     now_ms: int,
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     with_body: bool,
     filters: MessageChoice,
     output: Output,
@@ -263,7 +264,7 @@ def delay_(
         _DELAY,
         without_topic(filters),
         now_ms=now_ms,
-        broker_conf=broker_conf,
+        broker_confs=broker_confs,
         time_column="dueTimestamp",
         keep=keep_where(topic=globs_of(filters)),
         body_at="physicalOffset" if wants_bodies(output, with_body) else None,
@@ -275,7 +276,7 @@ def delay_(
 @from_one_look
 @store_argument()
 @now_option
-@broker_conf_option
+@broker_confs_option
 @click.option("--state", type=click.Choice(_STATES), help="Transactions in this state, such as pending.")
 @click.option(
     "--commit", metavar="ID", multiple=True, help="Commit the half message with this msgId; repeatable."
@@ -290,7 +291,7 @@ def delay_(
 def half_(
     stores: list[MessageStore],
     now_ms: int,
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     state: str | None,
     commit: tuple[str, ...],
     rollback: tuple[str, ...],
@@ -319,7 +320,7 @@ def half_(
             raise click.UsageError(
                 "--commit and --rollback name the half messages; leave out --state and the filters"
             )
-        return _decide(stores, broker_conf, commit, rollback, apply_, output)
+        return _decide(stores, broker_confs, commit, rollback, apply_, output)
     if apply_:
         raise click.UsageError("--apply needs a decision: --commit ID or --rollback ID")
     count = show_view(
@@ -338,7 +339,7 @@ def half_(
 
 def _decide(
     stores: list[MessageStore],
-    broker_conf: str | None,
+    broker_confs: BrokerConfs,
     commit: Sequence[str],
     rollback: Sequence[str],
     apply_: bool,
@@ -346,7 +347,8 @@ def _decide(
 ) -> int:
     from rmq_spark.broker import PartsFailedError, transaction
 
-    plan = transaction.decide(stores, commit=commit, rollback=rollback, broker_conf=broker_conf)
+    conf = broker_confs.of(stores[0].broker_name)
+    plan = transaction.decide(stores, commit=commit, rollback=rollback, broker_conf=conf)
     table = plan.table()
     show_batches(output, table.to_batches(), table.schema.names, _DECISIONS)
     if not apply_:
