@@ -20,6 +20,7 @@ from rmq_spark.cli.completion import VARIABLE, complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
 from rmq_spark.cli.remarks import given_store, remark, remember_store
 from rmq_spark.cli.repeated import choice_of_topics, globs_of
+from rmq_spark.cli.tiered import Tiered
 from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
@@ -60,10 +61,8 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
             _refuse_word_for_store(store, others)
             if opened:
                 unfiled, compacted = others.pop("unfiled_queues"), not others.pop("no_compacted")
-                tiered = _tiered_path(others.pop("tiered"), others.get("broker_conf", ()))
-                stores = open_all(
-                    store, broker_name, commit_log, unfiled, compacted=compacted, tiered_path=tiered
-                )
+                tiered = Tiered(others.pop("tiered"), others.get("broker_conf", ()))
+                stores = open_all(store, broker_name, commit_log, unfiled, compacted=compacted, tiered=tiered)
                 code = command(stores=stores, **others)
                 is_whole = not any(each.unreadable for each in stores)
                 return PARTIAL if code in (None, OK, NOT_FOUND) and not is_whole else code
@@ -122,17 +121,8 @@ def _rare_options() -> list[click.Option]:
     unfiled = click.Option(["--unfiled-queues"], type=click.Choice(["read", "skip"]), help=about)
     about = "Of compacted topics, show the messages of the commitlog, not those that consumers get."
     compacted = click.Option(["--no-compacted"], is_flag=True, help=about)
-    about = "Directory of tiered storage in files (tieredStoreFilePath); else that of --broker-conf."
+    about = "Directory of tiered storage in files (tieredStoreFilePath); by default that of the broker.conf."
     return [name, log, unfiled, compacted, click.Option(["--tiered"], type=_PATH, metavar="PATH", help=about)]
-
-
-def _tiered_path(given: str | None, broker_confs: Sequence[str]) -> str | None:
-    """The absolute path of tiered storage, from the option or the broker.conf."""
-    if given is None and len(broker_confs) == 1:
-        from store_format.metadata.read import read_broker_conf
-
-        given = read_broker_conf(paths.given(broker_confs[0])).tiered_store_file_path or None
-    return None if given is None else paths.given(given)
 
 
 def open_roots(
@@ -157,7 +147,7 @@ def open_all(
     unfiled_queues: Unfiled | None = None,
     *,
     compacted: bool = True,
-    tiered_path: str | None = None,
+    tiered: Tiered | None = None,
 ) -> list[MessageStore]:
     """The open stores of a path. Leaves unreadable members and files out, with a warning.
 
@@ -174,6 +164,7 @@ def open_all(
             "leave it out, each store has its own name"
         )
     logs = tuple(map(paths.given, commit_log))
+    tiered_paths = (tiered or Tiered()).paths(roots, broker_name)
     stores = [
         MessageStore.open(
             root,
@@ -182,7 +173,7 @@ def open_all(
             skip_unreadable=True,
             unfiled_queues=unfiled_queues,
             compacted=compacted,
-            tiered_path=tiered_path,
+            tiered_path=tiered_paths.get(root),
         )
         for root in roots
     ]

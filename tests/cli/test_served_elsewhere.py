@@ -132,6 +132,49 @@ def test_tiered_storage_that_is_given_is_known(rmqlog: Runner, golden: Golden, t
     assert {row["topic"]: row["messages"] for row in rows}["Orders"] == 329
 
 
+def _orders(rmqlog: Runner, *given: object) -> tuple[dict[str, int], str]:
+    done = rmqlog("ls", *given, "-t", "Orders", "-o", "jsonl")
+    rows = map(json.loads, done.out.splitlines())
+    return {row["brokerName"]: row["messages"] for row in rows}, done.err
+
+
+def test_brokers_without_tiered_storage_are_read_without_it(
+    rmqlog: Runner, golden: Golden, tmp_path: Path
+) -> None:
+    fleet, tiered = tmp_path / "fleet", golden(goldens.TIERED) / "tiered"
+    shutil.copytree(golden(goldens.TIERED), fleet / "a", ignore=shutil.ignore_patterns("tiered"))
+    shutil.copytree(golden("cluster-5.5.0") / "broker-b", fleet / "b")
+    shutil.copytree(tiered, tmp_path / "tiered")
+    found, said = _orders(rmqlog, fleet, "--tiered", tmp_path / "tiered")
+    assert (found["broker-a"], "broker-b" in found) == (329, True)
+    assert (
+        said
+        == f"rmqlog: tiered storage: {tmp_path / 'tiered'} has no directory of broker-b: read without it\n"
+    )
+    shutil.rmtree(tmp_path / "tiered")
+    assert "expected a directory of a cluster" in rmqlog.fails(
+        1, "ls", fleet, "--tiered", tmp_path / "tiered"
+    )
+
+
+def test_the_store_s_own_broker_conf_has_the_path(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(golden(goldens.TIERED), store, ignore=shutil.ignore_patterns("tiered"))
+    without, _ = _orders(rmqlog, store)
+    assert without["broker-a"] < 329
+    (store / ".rmqlog").mkdir(exist_ok=True)
+    conf = store / ".rmqlog" / "broker.conf"
+    conf.write_text(f"tieredStoreFilePath={golden(goldens.TIERED) / 'tiered'}\n")
+    assert _orders(rmqlog, store)[0] == {"broker-a": 329}
+    for address in ("s3://bucket/tiered", "tiered", "/nowhere\0"):  # a store is not trusted
+        conf.write_text(f"tieredStoreFilePath={address}\n")
+        assert _orders(rmqlog, store)[0] == without
+    conf.write_text(f"tieredStoreFilePath={tmp_path}\n")
+    found, said = _orders(rmqlog, store)
+    assert found == without
+    assert f"tiered storage: {tmp_path} has no directory of broker-a: read without it" in said
+
+
 # ---- compacted topics --------------------------------------------------------------------------------------
 
 
