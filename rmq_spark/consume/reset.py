@@ -29,12 +29,14 @@ from rmq_spark.consume.offset_store import OffsetStore, make_path, offset_store
 from store_format import MessageStore, Queue
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.display.text import first_names
-from store_format.errors import OptionError
+from store_format.errors import OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
+from store_format.metadata.group_offsets import refuse_reset
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import is_retry_topic
+from store_format.opened.store import Opened
 
 _LOCK_SECONDS = 10.0
 
@@ -60,13 +62,14 @@ RESET_COLUMNS = (
 class GroupPlace:
     """A group, its offset store, and the directory where its Spark queries meet (None if they do not meet).
 
-    `others` are the directories where they met before.
+    `others` are the directories where they met before, and `roots` the stores of offsetStore=store.
     """
 
     group: str
     offsets: OffsetStore
     directory: str | None
     others: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
 
 
 def group_place(
@@ -85,7 +88,8 @@ def group_place(
     offsets = offset_store(kind, group=group, roots=roots, offset_store_path=offset_store_path)
     directory = group_directory(offsets, group=group, roots=roots, group_path=group_path)
     others = [] if group_path is not None else other_places(directory, offsets, group=group, roots=roots)
-    return GroupPlace(group, offsets, directory, tuple(others))
+    in_stores = tuple(roots.values()) if offsets.kind == "store" else ()
+    return GroupPlace(group, offsets, directory, tuple(others), in_stores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +122,27 @@ class OffsetPlan:
             None if known is None else target - known,
         )
 
+    def refusals(self) -> list[str]:
+        """Why `apply` writes nothing: a sentence for each store whose offsets only its broker changes."""
+        found = []
+        for root in self.place.roots:
+            try:
+                refuse_reset(Opened(root))
+            except UnsupportedFormatError as error:
+                found.append(str(error))
+        return found
+
     def apply(self, *, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> int:
         """Writes the new offsets and returns the group's reset number; 0 for a group without a directory.
 
-        Raises StoreInUseError, with nothing changed, if a broker runs on the store, and OptionError for a
-        plan without a queue.
+        Raises, with nothing changed in any store, StoreInUseError if a broker runs on a store,
+        UnsupportedFormatError for the `refusals`, and OptionError for a plan without a queue.
         """
         if not self.targets:
             raise OptionError(f"group {self.place.group}: expected at least one queue to move, found none")
+        if found := self.refusals():
+            nowhere = "; nothing was written to any store" if len(self.place.roots) > 1 else ""
+            raise UnsupportedFormatError(f"{'; '.join(found)}{nowhere}")
         self.place.offsets.check()
         directory = self.place.directory
         if directory is None:

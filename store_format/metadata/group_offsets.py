@@ -111,6 +111,23 @@ def refuse_foreign_offsets(opened: Opened) -> None:
             )
 
 
+def refuse_reset(opened: Opened) -> None:
+    """For a reset from outside: raises UnsupportedFormatError for a store of which only a running broker may
+    change offsets: in RocksDB, or in DLedger, where each node of the group has its own copy of them.
+    """
+    tool = "start the broker, and reset the group with mqadmin resetOffsetByTime"
+    for directory, setting in _IN_ROCKSDB:
+        if "CURRENT" in opened.files.names(f"{opened.path}/config/{directory}", missing_ok=True):
+            raise UnsupportedFormatError(
+                f"{opened} keeps consumer offsets in RocksDB ({setting}), which are not written: {tool}"
+            )
+    if opened.dledger_logs:
+        raise UnsupportedFormatError(
+            f"{opened} is a DLedger store (enableDLegerCommitLog=true), and each node of its group has its "
+            f"own copy of the offsets: {tool}"
+        )
+
+
 def refuse_unreadable_offsets(opened: Opened) -> None:
     """For a reader: raises UnsupportedFormatError if RocksDB has the offsets and rocksdict is not installed,
     and CorruptStoreError if its database cannot be read.

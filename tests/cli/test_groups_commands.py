@@ -113,3 +113,28 @@ def test_offsets_are_refused_beside_a_broker(rmqlog: Runner, store: Path) -> Non
 
 def test_groups_in_rocksdb(rmqlog: Runner, golden: Golden) -> None:
     assert rmqlog.rows("info", golden("rocksdb-5.5.0"))[0]["groups"] == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("rocksdb-5.5.0", "keeps consumer offsets in RocksDB"),
+        ("dledger-5.5.0", "is a DLedger store (enableDLegerCommitLog=true), and each node of its group has"),
+    ],
+)
+def test_a_reset_where_only_the_broker_writes_offsets(
+    rmqlog: Runner, golden: Golden, unchanged: Unchanged, tmp_path: Path, name: str, why: str
+) -> None:
+    fleet = tmp_path / "fleet"
+    shutil.copytree(golden("cluster-5.5.0") / "broker-b", fleet / "b")
+    shutil.copytree(golden(name), fleet / "x")
+    given = ("offsets", fleet, "CG_new", "--to-earliest", "--topic", "Orders")
+    with unchanged(fleet):
+        preview = rmqlog(*given)
+        said = rmqlog.fails(2, *given, "--apply")
+    assert preview.code == 0
+    assert preview.err.splitlines()[-1].startswith(f"rmqlog: --apply writes nothing: {fleet / 'x'} {why}")
+    assert said.startswith(f"{fleet / 'x'} {why}")
+    assert "mqadmin resetOffsetByTime" in said
+    assert said.endswith("; nothing was written to any store")
+    assert "offsetStore" not in said

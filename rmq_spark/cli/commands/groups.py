@@ -221,6 +221,10 @@ def offsets_(
                 f"warning: {store.path} was not shut down: a broker that starts may cut the end of its "
                 f"queues. Recover it first: rmqlog recover {given_store(store.path)}"
             )
+    if not apply_ and (refusals := plan.refusals()):
+        for each in refusals:
+            remark(f"--apply writes nothing: {each}")
+        return OK
     if not apply_:
         remark(f"{_effect(plan)}nothing was changed; add --apply to write the new offsets")
         return OK
