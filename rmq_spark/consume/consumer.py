@@ -16,12 +16,14 @@ promised.
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from store_format.display.text import shown
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
     from store_format.metadata.values import SubscriptionGroup
     from store_format.read.store import Queue
+
+_log = logging.getLogger(__name__)
 
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
@@ -51,6 +55,7 @@ Tags: TypeAlias = frozenset[str] | None  # None matches all messages
 _ALL = "*"
 _SEPARATOR = "||"
 _JAVA_TRIM = "".join(map(chr, range(0x21)))  # String.trim: up to U+0020, so a full-width space stays
+_IN_CONDITIONS = re.compile(r"""[\s=<>'"()]""")  # hardly in a tag
 
 _UNKNOWN = -1
 _FIELD = re.compile(r"[0-9]{13,14}", re.ASCII)
@@ -197,10 +202,13 @@ def sort_clients(client_ids: Iterable[str]) -> list[str]:
 def parse_subscription(expression_type: str, expression: str | None) -> tuple[Tags, Sql92Filter | None]:
     """The tags and the condition of the options `expressionType` (TAG or SQL92) and `subExpression`.
 
-    Raises OptionError for an expression that RocketMQ's client or broker refuses.
+    Raises OptionError for an expression that RocketMQ's client or broker refuses. Warns of tags that look
+    like a condition.
     """
     if expression_type == "TAG":
-        return parse_tags(expression), None
+        tags = parse_tags(expression)
+        _warn_of_condition(tags)
+        return tags, None
     if expression is None:
         raise OptionError(
             "subExpression: expected a condition such as price > 3 for expressionType=SQL92, found none; "
@@ -209,6 +217,18 @@ def parse_subscription(expression_type: str, expression: str | None) -> tuple[Ta
     from rmq_spark.consume.sql92 import parse_sql92
 
     return None, parse_sql92(expression)
+
+
+@lru_cache(maxsize=64)  # a query parses its options several times
+def _warn_of_condition(tags: Tags) -> None:
+    """FilterAPI accepts any text as a tag, so `region = 'north'` is no error and matches no message."""
+    meant = min((tag for tag in tags or () if _IN_CONDITIONS.search(tag)), default=None)
+    if meant is not None:
+        _log.warning(
+            "subExpression: %s is read as a tag, and looks like a SQL92 condition; for a condition, set "
+            "expressionType=SQL92",
+            shown(meant),
+        )
 
 
 def parse_tags(expression: str | None) -> Tags:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.consume.consumer import MessageQueue, parse_tags
+from rmq_spark.consume.consumer import MessageQueue, parse_subscription, parse_tags
 from rmq_spark.consume.stream_offset import FROM, StreamOffset
 from store_format.errors import OptionError
 from store_format.java.text import java_hash
@@ -97,6 +97,29 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
         f"subExpression: expected tags such as TagA || TagB, found {expression!r}, which names no tag; "
         "use * for all messages"
     )
+
+
+@pytest.mark.parametrize(
+    "expression", ["region = 'eu-0'", "price>3", "a || TAGS IS NOT NULL", '"b"', "(c)", "price<=2"]
+)
+def test_a_tag_that_looks_like_a_condition_is_warned_of_once(
+    expression: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker accepts the tag and finds nothing, so the read has no rows and a group passes its messages."""
+    tags = parse_tags(expression)
+    for _ in range(2):
+        assert parse_subscription("TAG", expression) == (tags, None)
+    (message,) = caplog.messages
+    assert message == (
+        f"subExpression: {expression.removeprefix('a || ')} is read as a tag, and looks like a SQL92 "
+        "condition; for a condition, set expressionType=SQL92"
+    )
+
+
+@pytest.mark.parametrize("expression", [None, "*", " * ", "a || b", "a.b-c_d,e|f", "中文||$1"])
+def test_other_tags_are_not_warned_of(expression: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    parse_subscription("TAG", expression)
+    assert caplog.messages == []
 
 
 def test_codes_are_java_hashes() -> None:
