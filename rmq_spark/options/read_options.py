@@ -185,15 +185,15 @@ _WHAT = (
         "columns",
         "list",
         values.names,
-        "Only these columns, in this order: `queueOffset,body`.",
+        "Only these columns, in this order: `queueOffset,body`; it may also name those of `propertyColumns`.",
         otherwise="the default columns",
     ),
     Option(
         "propertyColumns",
         "list",
         values.names,
-        "Message properties as additional string columns, after the others; with a schema, the extra columns "
-        "it may name.",
+        "Message properties as additional string columns, after the others if `columns` does not name them; "
+        "with a schema, the extra columns it may name.",
     ),
     Option(
         "view",

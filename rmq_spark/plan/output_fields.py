@@ -142,21 +142,33 @@ class OutputFields:
 def fields_from_options(options: ReadOptions) -> OutputFields:
     """The fields for a read without a schema of the caller.
 
-    They are the columns of `columns` or the default columns, then `propertyColumns`, then `_corrupt_record`
-    in mode PERMISSIVE without `columns`. A group reads retry topics, whose rows show the original topic, so
-    `storedTopic` is one of its default columns.
+    They are the columns of `columns` or the default columns, then those of `propertyColumns` that `columns`
+    does not name, then `_corrupt_record` in mode PERMISSIVE without `columns`. A group reads retry topics,
+    whose rows show the original topic, so `storedTopic` is one of its default columns.
     """
     is_shared = options.group is not None or options.pop is not None
     defaults = (*DEFAULT_COLUMNS, "storedTopic") if is_shared else DEFAULT_COLUMNS
-    names = [column_named(name).name for name in options.columns or defaults]
-    refuse_duplicates("columns", names)
-    fields = [
-        *(OutputField(name, name) for name in names),
-        *(OutputField(name, name, is_property=True) for name in property_columns(options)),
-    ]
+    fields = fields_of(options.columns or defaults, options)
+    named = {field.name for field in fields}
+    fields += (
+        OutputField(name, name, is_property=True) for name in property_columns(options) if name not in named
+    )
     if options.columns is None and options.permissive:
         fields.append(OutputField(CORRUPT_RECORD, CORRUPT_RECORD))
     return OutputFields(tuple(fields))
+
+
+def fields_of(names: Iterable[str], options: ReadOptions) -> list[OutputField]:
+    """The fields that the option `columns` names: columns in any case, and names of `propertyColumns`."""
+    properties = property_columns(options)
+    fields = [
+        OutputField(name, name, is_property=True)
+        if name in properties
+        else OutputField(column := column_named(name, properties=properties).name, column)
+        for name in names
+    ]
+    refuse_duplicates("columns", (field.name for field in fields))
+    return fields
 
 
 def column_named(name: str, where: str = "columns", properties: Iterable[str] = ()) -> Column:

@@ -28,6 +28,7 @@ from rmq_spark.plan.output_fields import (
     OutputField,
     OutputFields,
     column_named,
+    fields_of,
     property_columns,
     refuse_duplicates,
 )
@@ -80,8 +81,10 @@ def fields_from_schema(schema: StructType, options: ReadOptions) -> OutputFields
     fields = [_output_field(field, properties, options) for field in schema.fields]
     refuse_duplicates("schema", (field.name for field in fields))
     if options.columns is not None:
-        named = {column_named(name).name for name in options.columns}
-        differing = named ^ {field.source for field in fields if not field.is_property}
+        named = {field.source for field in fields_of(options.columns, options)}
+        differing = named ^ {
+            field.source for field in fields if not field.is_property or field.source in named
+        }
         if differing:
             raise OptionError(
                 f"the option columns and the schema differ in {', '.join(sorted(differing))}; "

@@ -291,6 +291,7 @@ def test_every_column_of_what_matches(golden: Golden) -> None:
     frame = read(
         golden(STORE),
         subscribe="Orders",
+        columns="properties,region,queueId,queueOffset,body",
         propertyColumns="region",
         **where(REGION) | {"includeSystemTopics": False},
     )

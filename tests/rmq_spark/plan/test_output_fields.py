@@ -61,6 +61,14 @@ def test_columns_and_property_columns() -> None:
     assert pickle.loads(pickle.dumps(fields)) == fields
 
 
+def test_a_property_column_keeps_the_place_that_columns_gives_it() -> None:
+    fields = fields_from_options(
+        options(columns="region,queueOffset,traceId", propertyColumns="a,traceId,region")
+    )
+    assert names(fields) == ("region", "queueOffset", "traceId", "a")
+    assert [field.is_property for field in fields.fields] == [True, False, True, True]
+
+
 def test_permissive_adds_the_reason_at_the_end_unless_columns_are_named() -> None:
     with_reason = (*DEFAULT_COLUMNS, "_corrupt_record")
     assert names(fields_from_options(options(mode="PERMISSIVE"))) == with_reason

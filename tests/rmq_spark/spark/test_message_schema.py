@@ -56,8 +56,11 @@ def test_our_own_schema_is_accepted_back() -> None:
     given = options(mode="PERMISSIVE", propertyColumns="region")
     fields = fields_from_options(given)
     assert fields_from_schema(spark_schema(fields), given) == fields
-    named = options(columns="body,queueOffset", propertyColumns="region")
-    assert fields_from_schema(spark_schema(fields_from_options(named)), named) == fields_from_options(named)
+    for columns in ("body,queueOffset", "body,region,queueOffset"):
+        named = options(columns=columns, propertyColumns="region,traceId")
+        assert fields_from_schema(spark_schema(fields_from_options(named)), named) == fields_from_options(
+            named
+        )
 
 
 def test_a_string_of_any_collation_is_a_string() -> None:
@@ -101,6 +104,8 @@ def test_a_string_of_any_collation_is_a_string() -> None:
          "schema: expected each column once, found 'body' and 'BODY', which are one column to Spark"),
         (schema(("body", BINARY)), {"columns": "body,flag"},
          "the option columns and the schema differ in flag; give only one of them"),
+        (schema(("body", BINARY)), {"columns": "region,body", "propertyColumns": "region"},
+         "the option columns and the schema differ in region; give only one of them"),
     ],
 )  # fmt: skip
 def test_schemas_that_are_refused(given: StructType, more: dict[str, str], message: str) -> None:
