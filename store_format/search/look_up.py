@@ -28,11 +28,12 @@ from store_format.bookkeeping.journal import CommitState, StoreState
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
+from store_format.consumequeue.database import QueueDatabase
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.tiered import TieredDirectory
 from store_format.consumequeue.units import list_queues
 from store_format.display.units import size_text
-from store_format.errors import CorruptStoreError, OptionError
+from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.files.read import all_answered
 from store_format.index.file import index_key, key_hash
 from store_format.index.query import Coverage, plan_coverage
@@ -575,11 +576,22 @@ def _topics_to_look_up(opened: Opened, wanted: str | None) -> tuple[tuple[str, .
         return (), "topics with queue.type=BatchCQ keep keys inside batches, which index files do not cover"
     if wanted is not None:
         return (wanted,), ""
+    if not stored and topics is not None:
+        stored = {(topic, "database") for topic in _topics_in_database(opened)}
     if not stored:
         return (), "without consume queue files the store's topics are unknown; give the topic"
     if topics is not None and topics.is_backup:
         return (), "topics.json cannot be read, and its .bak may lack topics; give the topic"
     return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
+
+
+def _topics_in_database(opened: Opened) -> set[str]:
+    """The topics of the queues that RocksDB has; none without a database, or one that cannot be read."""
+    try:
+        database = QueueDatabase.read(opened)
+    except (CorruptStoreError, UnsupportedFormatError):
+        return set()  # a scan needs no topics
+    return set() if database is None else {topic for topic, _ in database.ends}
 
 
 def _in_order(table: pa.Table) -> pa.Table:

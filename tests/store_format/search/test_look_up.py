@@ -504,6 +504,20 @@ def test_a_missing_number_of_slots_means_a_scan(copy: Path) -> None:
 # ---- results -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["rocksdb-5.5.0", "rocksdbcq-5.5.0"])
+def test_the_index_of_a_store_with_queues_in_rocksdb_is_used(golden: Golden, name: str) -> None:
+    """The database and topics.json have its topics."""
+    store = MessageStore.open(str(golden(name)))
+    rows = goldens.expected_rows(name)
+    keys = sorted({key for row in rows for key in row["properties"].get("KEYS", "").split()})[:20]
+    assert keys
+    for key in keys:
+        found = store.find(key=key)
+        assert found.searched.index_files
+        assert not found.searched.unused
+        assert _offsets(found) == _offsets(store.find(key=key, use_index=False)) != []
+
+
 def test_each_row_has_its_place_and_the_columns_asked_for(golden: Golden) -> None:
     store = MessageStore.open(str(golden("basic-5.5.0")))
     (topic, key), offsets = max(Messages(store).by_key.items(), key=lambda item: len(item[1]))
