@@ -30,7 +30,12 @@ __all__ = [
 
 
 class StoreError(Exception):
-    """The base class of all errors of this project."""
+    """The base class of all errors of this project.
+
+    `member` is the path of the store that is left out of a directory of stores by this error; else "".
+    """
+
+    member = ""
 
     def __str__(self) -> str:
         return shown(super().__str__())

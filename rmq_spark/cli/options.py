@@ -178,7 +178,7 @@ def open_all(
         for root in roots
     ]
     refuse_equal_names((store.broker_name, store.path) for store in stores)
-    stores[0].pass_over(left_out)
+    stores[0].pass_over(left_out, cluster=path)
     if not commit_log:
         _say_what_is_no_store(path)
     return stores

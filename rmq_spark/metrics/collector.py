@@ -79,33 +79,34 @@ class Collector:
         scope = self.scope
         if scope.commit_log_paths:
             return [scope.path]
-        left_out: list[Exception] = []
+        left_out: list[StoreError | OSError] = []
         try:
             roots = store_roots(scope.path, left_out.append)
         except (StoreError, OSError) as error:
             left_out.append(error)
             roots = []
-        if left_out:
-            self._add(samples, "success", scope.path, 0)
-            errors += left_out
-        errors += self._missing(roots, samples, is_named=bool(left_out))
+        failed = {getattr(error, "member", "") or scope.path for error in left_out}
+        for path in sorted(failed):
+            self._add(samples, "success", path, 0)
+        errors += left_out
+        errors += self._missing(roots, samples, failed)
         self._seen.update(roots)
         return [root for root in roots if not left_out or root != scope.path]
 
-    def _missing(self, roots: list[str], samples: Samples, *, is_named: bool) -> list[Exception]:
-        """The errors of stores that are not there, each with its number; `is_named`: the path has its own."""
+    def _missing(self, roots: list[str], samples: Samples, failed: set[str]) -> list[Exception]:
+        """The errors of stores that are not there, each with its number, but for those that have `failed`."""
         scope = self.scope
         without: dict[str, NoStore] = {}
         with suppress(StoreError, OSError):
             without = {each.path: each for each in members_without_store(scope.path) if each.is_missing}
-        gone = self._seen - {*roots, scope.path}
+        gone = self._seen - {*roots, *failed, scope.path}
         found: list[Exception] = []
         for path in sorted(gone | without.keys()):
             self._add(samples, "success", path, 0)
             text = f"{path} was a store at an earlier look, and is none now"
             found.append(StoreNotFoundError(str(without.get(path, text))))
         if scope.expected_count is not None and len(roots) != scope.expected_count:
-            if not is_named and scope.path not in roots:
+            if scope.path not in {*roots, *failed}:
                 self._add(samples, "success", scope.path, 0)
             counts = f"expected {scope.expected_count} stores (--expect-stores), found {len(roots)}"
             found.append(StoreNotFoundError(f"{scope.path}: {counts}"))

@@ -304,8 +304,8 @@ class Store:
                 text, count = "%s: %d messages are lost, the first %s", sum(each.count for each in gone)
                 self._unfiled.warn(tuple(gone), text, self.path, count, gone[0])
 
-    def pass_over(self, errors: Iterable[StoreError]) -> None:
-        """Notes files that may not be read, with one warning for all new ones.
+    def pass_over(self, errors: Iterable[StoreError], cluster: str = "") -> None:
+        """Notes files that may not be read, with one warning for all new ones; of a `cluster`, its members.
 
         Raises the first error if the store was not opened with `skip_unreadable`.
         """
@@ -317,9 +317,10 @@ class Store:
         self.unreadable.update(new)
         if new:
             _log.warning(
-                "%d topics, queues or files of %s cannot be read and are skipped: %s",
+                "%d %s of %s cannot be read and are skipped: %s",
                 len(new),
-                self.path,
+                "stores" if cluster else "topics, queues or files",
+                cluster or self.path,
                 "; ".join(islice(new, _SHOWN_MAX)),
             )
 

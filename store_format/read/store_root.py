@@ -205,6 +205,7 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
             elif files_at(member).is_directory(member):
                 _refuse_without_log(path, member)
         except StoreError as error:
+            error.member = member
             refused(error)
     return members
 

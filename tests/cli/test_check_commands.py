@@ -159,3 +159,16 @@ def test_the_number_of_stores_is_checked(rmqlog: Runner, golden: Golden) -> None
     done = rmqlog(*given, "3")
     assert done.code == UNKNOWN
     assert "expected 3 stores (--expect-stores), found 2" in done.out
+
+
+def test_a_member_that_is_left_out_is_one_of_the_cluster(
+    rmqlog: Runner, golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = tmp_path / "fleet"
+    shutil.copytree(golden("cluster-5.5.0"), fleet)
+    shutil.rmtree(fleet / "broker-b" / "commitlog")
+    rmqlog("ls", fleet)
+    (record,) = (each for each in caplog.records if "skipped" in each.getMessage())
+    assert record.getMessage().startswith(
+        f"1 stores of {fleet} cannot be read and are skipped: {fleet}/broker-b"
+    )

@@ -185,6 +185,15 @@ def test_a_store_that_is_gone_is_a_number(cluster: Path, tmp_path: Path) -> None
     assert parsed(collector.scrape().page)["rmqlog_scrape_success"] == {a: 1, b: 1}
 
 
+def test_a_member_without_its_commitlog_fails_itself(cluster: Path) -> None:
+    shutil.rmtree(cluster / "b" / "commitlog")
+    for collector in (Collector(Scope(str(cluster))),):
+        scrape = collector.scrape()
+        found = parsed(scrape.page)["rmqlog_scrape_success"]
+        assert found == {(str(cluster / "a"),): 1, (str(cluster / "b"),): 0}
+        assert [error.member for error in scrape.errors] == [str(cluster / "b")]  # type: ignore[attr-defined]
+
+
 def test_another_number_of_stores_is_a_number(cluster: Path) -> None:
     paths = [str(cluster), str(cluster / "a"), str(cluster / "b")]
     for expected, values in ((2, {1}), (3, {0, 1})):
