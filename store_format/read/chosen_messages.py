@@ -44,7 +44,8 @@ def warn_of_deleted(begins: Iterable[tuple[Queue, int, int]], option: str) -> No
     `begins` has queues with the first offset to read and the time in ms that led to it; `option` is the name
     of that time. No queue is read: where the time leads to the first offset of a queue, above 0, messages
     before this offset were deleted. They are all older than the first message of the commitlog, which is read
-    once for each store.
+    once for each store. How many of them are newer than the time is unknown, so the warning has the number of
+    all.
     """
     oldest: dict[str, int] = {}  # by path
     late: list[tuple[Queue, int]] = []
@@ -59,13 +60,16 @@ def warn_of_deleted(begins: Iterable[tuple[Queue, int, int]], option: str) -> No
     if late:
         queue, since_ms = late[0]
         _log.warning(
-            "%s after %s (%s): earlier messages were deleted, as in %s of %s, which begins at offset %d",
+            "%s after %s (%s): earlier messages were deleted, as in %s of %s, which begins at offset %d; "
+            "in all, %d deleted messages may be newer than the time: do not overwrite what an earlier read "
+            "of this time wrote",
             "1 queue begins" if len(late) == 1 else f"{len(late)} queues begin",
             option,
             iso_utc(since_ms),
             shown(f"{queue.topic}-{queue.queue_id}"),
             shown(queue.store.broker_name),
             queue.min_offset,
+            sum(each.min_offset for each, _ in late),
         )
 
 
