@@ -5,8 +5,8 @@ is planned from what was seen when its end was decided. A store that appears in 
 while a query runs is warned of.
 
 Messages that retention deleted, offsets that went back and deleted queues are losses. With failOnDataLoss,
-everything that one look finds is one error. Without it, each loss is one warning with the number of messages,
-logged once, and another one has their sum.
+everything that one look finds is one error, with the sum of the messages. Without it, each loss is one
+warning with the number of messages, logged once, and another one has their sum.
 """
 
 from __future__ import annotations
@@ -317,13 +317,14 @@ class Losses:
         found, self._found = self._found, []
         if not found:
             return
+        counts = [count for count, _, _ in found if count]
+        total = f"in all, {sum(counts)} messages of {len(counts)} queues are lost" if len(counts) > 1 else ""
         if self._fail:
             _, message, advice = found[0]
-            others = f" (and {len(found) - 1} more queues)" if len(found) > 1 else ""
+            others = f" (and {len(found) - 1} more queues{total and f'; {total}'})" if len(found) > 1 else ""
             raise OffsetOutOfRangeError(f"{message}{others}; {advice}")
         for count, message, _ in found:
             self._reported.add(message)
             _log.warning("%d messages lost: %s", count, message)
-        counts = [count for count, _, _ in found if count]
-        if len(counts) > 1:
-            _log.warning("in all, %d messages of %d queues are lost", sum(counts), len(counts))
+        if total:
+            _log.warning("%s", total)

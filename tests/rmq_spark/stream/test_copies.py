@@ -164,8 +164,8 @@ def test_files_put_back_in_place_are_a_loss(
             if stop == 512
             else "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 8, but other messages than "
             "at the last look: the store's files were replaced, or a broker overwrote them after a crash; "
-            "the messages 0 to 5 are not read (and 3 more queues); start with a new checkpoint, or set "
-            "failOnDataLoss=false to continue at offset 5"
+            "the messages 0 to 5 are not read (and 3 more queues; in all, 20 messages of 4 queues are lost); "
+            "start with a new checkpoint, or set failOnDataLoss=false to continue at offset 5"
         )
         return
     assert stream.step() == (expected("T", (5, 8), (5, 8), (5, 7), (5, 7)) if stop == 530 else [])

@@ -316,8 +316,8 @@ def test_retention_that_overtakes_the_reader(tmp_path: Path, caplog: pytest.LogC
         stream.step()
     assert str(caught.value) == (
         f"T-0 of broker-a: the next offset is 10 and the queue holds {lows[0]} to 100: retention deleted "
-        f"{lows[0] - 10} messages (and 3 more queues); set failOnDataLoss=false to continue at offset "
-        f"{lows[0]}"
+        f"{lows[0] - 10} messages (and 3 more queues; in all, {sum(lows) - 40} messages of 4 queues are "
+        f"lost); set failOnDataLoss=false to continue at offset {lows[0]}"
     )
     stream.restart(failOnDataLoss="false")
     seen = stream.step() or []
