@@ -32,7 +32,6 @@ _BY_FILE = (  # directory, file in it, what the store has then
     ("config/metadata", "CURRENT", "configuration in RocksDB (useSingleRocksDBForAllConfigs=true)"),
     ("config/rdb", "CURRENT", "configuration in RocksDB (configManagerVersion=v2)"),
 )
-ROCKSDB_PLACES = tuple(directory for directory, *_ in _BY_FILE)
 _TIMELINE_KEYS = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
 _TIMELINE_TABLES = (b"nametimer",)  # rocksdb.column.family.name, its beginning shared with the key before
 _TABLE_END = 1 << 16

@@ -4,7 +4,6 @@ configuration. A broker whose database cannot be opened does not start.
 
 from __future__ import annotations
 
-from store_format.commit.unsupported import ROCKSDB_PLACES
 from store_format.consumequeue.database import QueueDatabase
 from store_format.consumequeue.files import FOLDERS, queue_database
 from store_format.diagnose.problems import MISSING_ADVICE, REBUILT_ADVICE, REFUSES, UNCHECKED_ADVICE, Findings
@@ -12,6 +11,7 @@ from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.metadata import read as config_json
 from store_format.metadata import rocksdb
 from store_format.opened.store import Opened
+from store_format.survey.fates import StoredTopics
 
 _CONFIG_ADVICE = (
     f"What the database has counts as lost, and a {REFUSES} (RocksDB.open). Restore its directory from a "
@@ -21,7 +21,7 @@ _CONFIG_ADVICE = (
 
 def has_databases(opened: Opened) -> bool:
     """Whether RocksDB has the queues or the configuration: rmqlog recovers no such store."""
-    return any(opened.files.exists(f"{opened.path}/{place}/CURRENT") for place in ROCKSDB_PLACES)
+    return queue_database(opened) is not None or StoredTopics(opened).has_rocksdb_config
 
 
 def lacks_queue_database(opened: Opened) -> bool:
