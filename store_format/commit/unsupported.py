@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from store_format.bookkeeping.settings import broker_conf_of
+from store_format.commitlog.dledger import GROUP_RECOVERS
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, StoreWriteError, UnsupportedFormatError
 from store_format.files.paths import base_name
@@ -78,8 +79,7 @@ class StoreRefusals:
         for path in self.opened.dledger_logs:
             raise UnsupportedFormatError(
                 f"{self.opened}: cannot recover {_LEDGER}, found {base_name(path)}. Its recovery belongs to "
-                "its group: start the broker, which recovers the log by the heads of the entries, and gets "
-                "entries that it lacks from the other nodes"
+                f"its group: {GROUP_RECOVERS}"
             )
 
     def refuse_rocksdb_queues(self) -> None:

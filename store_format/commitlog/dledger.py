@@ -39,6 +39,12 @@ from store_format.message.single import Sliceable, UnitCheck, UnitKind, check_un
 _Bytes = NDArray[np.uint8]
 _Ints = NDArray[np.int64]
 
+# DLedgerLeaderElector, DLedgerEntryPusher: what a broker of a group does that starts
+GROUP_RECOVERS = (
+    "start the broker: it recovers the log by the heads of the entries. If a majority of its group runs, "
+    "the leader gives it the entries that it lacks, and may replace its last ones; without a majority there "
+    "is no leader, and the group takes no messages"
+)
 RESERVED_HOURS_MORE = 1  # a file is kept so much longer than fileReservedTime (DLedgerCommitLog)
 DIRECTORY = "data"  # of the files, in `dledger-<dLegerSelfId>` (DLedgerConfig.getDataStorePath)
 _SIZE = DLEDGER_HEAD.itemsize

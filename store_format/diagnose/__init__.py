@@ -7,7 +7,8 @@ after it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +20,7 @@ from store_format.commit.log_comparison import (
     RecoverOptions,
 )
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
+from store_format.commitlog.dledger import committed_index, committed_stop
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Filing
@@ -45,6 +47,7 @@ from store_format.diagnose.state_files import (
     check_state,
     check_topics,
 )
+from store_format.display.text import shown
 from store_format.display.unserved import Unserved
 from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError
 from store_format.files.read import FileCache, all_answered, files_at, one_look
@@ -112,7 +115,9 @@ def diagnose(
         walked = _LogCheck(findings, opened, log, file_size, state, ends, lost, queues)
         walked.run(on_offset)
         summary = walked.counted(read, unplaced)
-        return walked.checked(summary, has_more=has_more, given_up=str(given_up))
+        found = walked.checked(summary, has_more=has_more, given_up=str(given_up))
+        found.uncommitted = "" if state is StoreState.LIVE else _uncommitted(opened, log, read or ())
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +269,28 @@ class _LogCheck:
 def _is_begun(log: CommitLog, end: int) -> bool:
     """Whether the head of a message is at the log's end."""
     return log.store_timestamp_at(log.message_offset(end)) >= 0
+
+
+def _uncommitted(opened: Opened, log: CommitLog, queues: Iterable[Queue]) -> str:
+    """How many messages that are read a DLedger group may not have committed, by topic; empty without any."""
+    counts, index = Counter[str](), None
+    for ledger in opened.dledger_logs:
+        with suppress(CorruptStoreError):  # is reported
+            index, stop = committed_index(ledger), committed_stop(ledger, log.files, log.cache)
+            for queue in queues:
+                if stop is not None and queue.scanned is None:
+                    *_, behind = queue.piece(queue.min_offset, queue.max_offset).split_at([stop])
+                    counts[queue.topic] += behind.stop - behind.start
+    if not counts.total():
+        return ""
+    by_topic = ", ".join(f"{count:,} of {shown(topic)}" for topic, count in counts.most_common(5) if count)
+    more = "" if len(+counts) <= 5 else f" and {len(+counts) - 5:,} more"
+    noun = "messages" if counts.total() > 1 else "message"
+    are = "are" if counts.total() > 1 else "is"
+    return (
+        f"{counts.total():,} {noun} behind the committed index {index} {are} not known to be committed: "
+        f"{by_topic}{more}"
+    )
 
 
 def _queues_of_readers(

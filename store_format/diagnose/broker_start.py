@@ -9,16 +9,13 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from store_format.commitlog.dledger import GROUP_RECOVERS
 from store_format.diagnose.lost_messages import Evidence
 from store_format.diagnose.problems import MISSING_ADVICE, UNCHECKED_ADVICE, Diagnosis, verdict
 from store_format.diagnose.queue_advice import UNKNOWN_ADVICE
 
 _REFUSES = re.compile("broker .*refuses? to start")  # in an advice
 _NOT_BEFORE = re.compile("Do not start a broker before|before a broker starts|, a broker does not: ")
-_DLEDGER = (
-    "a DLedger store: its broker recovers the log by the heads of the entries, and its group may replace the "
-    "last messages"
-)
 _NO_DATABASE = "the database of the consume queues is missing. "
 
 
@@ -56,7 +53,8 @@ def broker_start(diagnosis: Diagnosis) -> BrokerStart:
     if diagnosis.lost_log is not None:
         return BrokerStart(MayStart.NO, verdict(diagnosis)[0])
     if diagnosis.is_dledger:
-        return BrokerStart(MayStart.UNKNOWN, _DLEDGER)
+        behind = f"{diagnosis.uncommitted}; " if diagnosis.uncommitted else ""
+        return BrokerStart(MayStart.UNKNOWN, f"a DLedger store: {behind}{GROUP_RECOVERS}")
     refused = next((problem for problem in diagnosis if _REFUSES.search(problem.advice)), None)
     if refused is not None:
         cause = f"it refuses to start: expected {refused.expected}, found {refused.found}"

@@ -225,7 +225,8 @@ class Diagnosis(list[Problem]):
     commitlog. `unserved` are the messages that a broker does not serve after its start; `unserved_light`
     those that it does not serve from a light queue. `lost` are the first thousand messages that are gone.
     `readable_topics` are the messages of each topic that a read returns. `has_databases` is True if RocksDB
-    has queues or configuration, which no recovery changes.
+    has queues or configuration, which no recovery changes. `uncommitted` says how many messages of which
+    topics a DLedger group may replace.
     """
 
     problems: InitVar[Iterable[Problem]]
@@ -246,6 +247,7 @@ class Diagnosis(list[Problem]):
     lost: tuple[LostMessages, ...] = ()
     readable_topics: Mapping[str, int] = field(default_factory=dict)
     has_databases: bool = False
+    uncommitted: str = ""
 
     def __post_init__(self, problems: Iterable[Problem]) -> None:
         self.extend(problems)
@@ -418,6 +420,7 @@ def _notes(diagnosis: Diagnosis) -> str:
         notes += "its queue" if summary.unread == 1 else "their queues"
     notes += f"; an earlier recovery gave up {given_up}" if given_up else ""
     notes += f"; {diagnosis.unserved}" if diagnosis.unserved else ""
+    notes += f"; {diagnosis.uncommitted}" if diagnosis.uncommitted else ""
     if any(each.advice == UNCHECKED_ADVICE for each in diagnosis):
         notes += "; the RocksDB databases are not checked: install the extra rocksdb"
     if begin:

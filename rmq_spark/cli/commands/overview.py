@@ -169,6 +169,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     """How the store was left, and the next command. No file is checked: that is `verify`."""
     from store_format.bookkeeping.journal import StoreState
     from store_format.bookkeeping.ledger import GivenUp
+    from store_format.commitlog.dledger import GROUP_RECOVERS
     from store_format.files.lock import StoreLock
     from store_format.survey.log_end import ReadableEnd
 
@@ -188,7 +189,9 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         return Verdict(text, f"rmqlog verify {path}", is_bad=bool(lost))
     end = ReadableEnd.after_crash(store.opened, store.log)
     cut = f"a broker start will end the commitlog behind them, at {end.cut}"
-    if end.messages:
+    if store.log.has_heads:
+        cut = GROUP_RECOVERS
+    elif end.messages:
         whole = f"{count_text(end.messages)} whole messages"
         cut = f"a broker start will cut the commitlog at {end.cut}, with {whole} behind it"
         damaged = f"{count_text(end.damage_bytes)} damaged bytes"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from store_format import MessageStore
 from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
+from store_format.diagnose.broker_start import broker_start
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
 from tests.support import goldens
@@ -253,3 +256,22 @@ def test_queue_offsets_that_a_deleted_topic_never_gave_are_not_lost(tmp_path: Pa
     assert "1 message readable, 1 message lost" in diagnose(str(root)).verdict
     recover(str(root), into=str(new), salvage=True).apply()
     assert "an earlier recovery gave up 1 message;" in diagnose(str(new)).verdict
+
+
+def test_messages_that_a_group_may_replace_are_counted_by_topic(golden: Golden) -> None:
+    """Entry i of a ledger is its message i: those behind committedIndex count."""
+    name = "dledger-crash-5.5.0"
+    root = golden(name)
+    (said,) = re.findall(r"committedIndex=(\d+)", (root / "dledger-n0/checkpoint").read_text())
+    rows = sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"])
+    behind = Counter(row["topic"] for row in rows[int(said) + 1 :])
+    found = diagnose(str(root))
+    start, _, topics = found.uncommitted.partition(": ")
+    counts = f"{behind.total()} messages behind the committed index {said} are not known to be committed"
+    assert start == counts
+    assert {each.split(" of ")[1]: int(each.split()[0]) for each in topics.split(", ")} == behind
+    assert found.uncommitted in verdict(found)[0]
+    cause = broker_start(found).cause
+    assert found.uncommitted in cause
+    assert "without a majority there is no leader" in cause
+    assert diagnose(str(golden("dledger-5.5.0"))).uncommitted == ""
