@@ -9,11 +9,12 @@ import os
 import re
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from rmq_spark.cli.commands.doctor import NEEDED
+from rmq_spark.cli.commands.doctor import NEEDED, OPTIONAL, optional_checks
 from tests.support.cli_runs import ROOT, Runner, process
 from tests.support.fixtures import Golden
 
@@ -118,3 +119,22 @@ def test_spark_that_is_not_installed_is_no_failure(tmp_path: Path) -> None:
         "doctor", "-o", "json", PYTHONPATH=_without_spark(tmp_path), SPARK_HOME="/opt/spark"
     )  # of a Spark that is there, pyspark is missing
     assert (wanted.code, _states(wanted.out)["pyspark"][0]) == (4, "fails")
+
+
+def test_an_optional_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    for name, (extra, _) in OPTIONAL.items():  # the extra brings it
+        assert any(re.match(name, each) for each in extras[extra]), name
+    version = metadata.version
+
+    def without_rocksdict(name: str) -> str:
+        if name == "rocksdict":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without_rocksdict)
+    (check,) = (each for each in optional_checks() if each.name == "rocksdict")
+    assert check.state == "absent"
+    assert "in RocksDB" in check.found
+    assert "`rocksdb`" in check.advice

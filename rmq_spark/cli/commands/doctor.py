@@ -31,6 +31,16 @@ from store_format.errors import StoreError
 # As pyproject.toml asks for them.
 NEEDED = {"click": (8, 1), "numba": (0, 62), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 0)}
 
+# The packages that extras bring, beside those of spark, and what lacks without them.
+OPTIONAL = {
+    "rocksdict": ("rocksdb", "queues, topics and offsets that a broker keeps in RocksDB"),
+    "prometheus_client": ("metrics", "rmqlog metrics"),
+    "obstore": ("objects", "stores on object storage"),
+    "hdfs-native": ("hdfs", "stores on HDFS"),
+    "altair": ("notebook", "charts"),
+    "pandas": ("notebook", "pandas, for analysts"),
+}
+
 _JAVA_MIN = 17
 _SECONDS_MAX = 120
 _REGISTER = "or call rmq_spark.register(spark), which needs no automatic registration"
@@ -271,7 +281,11 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
     from rmq_spark.cli.view_rows import show_batches
     from store_format.display.columns import TEXT, ViewColumn, batch_of
 
-    checks = [*environment_checks(dict(os.environ), sys.executable), _default_store_check()]
+    checks = [
+        *environment_checks(dict(os.environ), sys.executable),
+        *optional_checks(),
+        _default_store_check(),
+    ]
     if start:
         checks.append(start_check(sys.executable))
     if store is not None:
@@ -299,6 +313,15 @@ def print_checks(output: Output, checks: Sequence[Check]) -> None:
         line = fitted(output, f"{label}{shown(check.found)}{advice}", indent=len(label))
         word = painted(line[:7], colours[check.state] if output.colour else "")
         print(word + line[7:])
+
+
+def optional_checks() -> list[Check]:
+    """A row for each package of an extra that is not installed. That is no failure."""
+    return [
+        Check(name, "absent", f"not installed: no {lacking}", f"Needed for that alone: the extra `{extra}`")
+        for name, (extra, lacking) in OPTIONAL.items()
+        if not _is_installed(name)
+    ]
 
 
 def _default_store_check() -> Check:
