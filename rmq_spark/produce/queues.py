@@ -387,7 +387,8 @@ class QueueSelector:
         shown = "null" if found is None else decode_utf8(found)
         rows.refuse(
             row,
-            f"brokerName: with queueId expected a store of the topic, {', '.join(stores)}, found {shown}",
+            f"brokerName: with queueId expected a store of the topic, {', '.join(stores)}, found {shown}; "
+            "map brokerName to these, or leave out queueId",
         )
 
     def _refuse_queue(self, rows: WriteRows, row: int, queue_id: int, group: int) -> NoReturn:

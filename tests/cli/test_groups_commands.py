@@ -8,8 +8,10 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import rmq_spark
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_committed
 from store_format.opened.store import Opened
@@ -138,3 +140,22 @@ def test_a_reset_where_only_the_broker_writes_offsets(
     assert "mqadmin resetOffsetByTime" in said
     assert said.endswith("; nothing was written to any store")
     assert "offsetStore" not in said
+
+
+def test_a_time_cannot_divide_messages_that_were_stored_at_once(rmqlog: Runner, tmp_path: Path) -> None:
+    """As those of a job that has moved a topic here."""
+    root = tmp_path / "store"
+    MessageStore.create(str(root), broker_name="new")
+    rmq_spark.open(root).append(
+        pa.table({"topic": ["Orders"] * 5, "body": [b"x"] * 5, "queueId": [0, 0, 0, 1, 1]})
+    )
+    given = ("offsets", root, "CG_new", "--topic", "Orders")
+    said = rmqlog(*given, "--to-time", "2099-01-01T00:00:00Z").err
+    assert "warning: all messages of Orders-0, Orders-1 were stored within a second" in said
+    assert "rmqlog: begins behind 5 messages; nothing was changed" in said
+    assert "warning" not in rmqlog(*given, "--to-latest").err
+
+
+def test_a_time_divides_messages_of_a_broker(rmqlog: Runner, store: Path) -> None:
+    said = rmqlog("offsets", store, "CG_some", "--topic", "Orders", "--to-time", "2026-11-21T00:00:00Z").err
+    assert "within a second" not in said

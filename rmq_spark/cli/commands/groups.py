@@ -23,7 +23,7 @@ from rmq_spark.cli.options import (
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ _OFFSETS = (
 )
 
 
+_ONE_MOMENT_MS = 1_000
 _OWNERS = ("brokerName", "group", "client", "kind", "topic", "queueId", "since", "position", "lagMessages")
 
 
@@ -215,6 +216,8 @@ def offsets_(
         refuse_without_zone("--to-time", to_time)
     plan = _plan(stores, group, move, filters, places)
     show_batches(output, plan.table().to_batches(), plan.table().schema.names)
+    if to_time is not None:
+        _say_one_moment(stores, plan)
     for store in stores:
         if store.state.value == "crashed":
             remark(
@@ -243,17 +246,41 @@ def _check_command(group: str, topic: str | None) -> str:
 
 
 def _effect(plan: OffsetPlan) -> str:
-    """How many messages the group does not read any more, and how many it reads again."""
-    skipped = again = 0
+    """How many messages the group does not read any more, and how many it reads again; of a group whose
+    offset is unknown, behind how many it begins.
+    """
+    skipped = again = before = 0
     for queue, target in plan.targets.items():
         committed = plan.committed.get(queue, -1)
-        if committed >= 0:  # else the group has not begun
-            low, _ = plan.limits.get(queue, (committed, 0))
+        low, _ = plan.limits.get(queue, (max(committed, 0), 0))
+        if committed < 0:
+            before += max(target - low, 0)
+        else:
             skipped += max(target - max(committed, low), 0)
             again += max(committed - target, 0)
     said = [f"skips {_messages(skipped)} that the group has not read"] if skipped else []
     said += [f"reads {_messages(again)} again"] if again else []
+    said += [f"begins behind {_messages(before)}"] if before else []
     return f"{' and '.join(said)}; " if said else ""
+
+
+def _say_one_moment(stores: list[MessageStore], plan: OffsetPlan) -> None:
+    """Warns of queues whose messages all were stored at once, as by a move: a time cannot divide them."""
+    from store_format.views.measure import look
+
+    topics, at_once = {each.topic for each in plan.targets}, []
+    for store in stores:
+        for queue in store.queues(topics.__contains__):
+            if queue.scanned is None and queue.max_offset - queue.min_offset > 1:
+                first, last = (look(queue, at)[0] for at in (queue.min_offset, queue.max_offset - 1))
+                if first is not None and last is not None and last - first <= _ONE_MOMENT_MS:
+                    at_once.append(f"{queue.topic}-{queue.queue_id}")
+    if at_once:
+        remark(
+            f"warning: all messages of {first_names(at_once)} were stored within a second, as by a job that "
+            "moved them: a time before it means all of them, and a later one none; give --to-offset for each "
+            "queue"
+        )
 
 
 def _messages(count: int) -> str:

@@ -234,7 +234,8 @@ def test_in_a_cluster_a_queue_has_a_broker() -> None:
         (cluster(2, 4), {"queueId": [3], "brokerName": ["s0"]}, IllegalMessageError,
          "topic t: queueId: expected 0 to 1 in s0 (writeQueueNums), found 3"),
         (cluster(2, 4), {"queueId": [1], "brokerName": ["x"]}, IllegalMessageError,
-         "topic t: brokerName: with queueId expected a store of the topic, s0, s1, found x"),
+         ("topic t: brokerName: with queueId expected a store of the topic, s0, s1, found x; map brokerName "
+          "to these, or leave out queueId")),
         (cluster(2, 4), {"queueId": [1], "brokerName": [None]}, IllegalMessageError,
          "expected a store of the topic, s0, s1, found null"),
         (cluster(2, 4), {"queueId": [1]}, IllegalMessageError,
