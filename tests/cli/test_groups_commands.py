@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rmq_spark
+from rmq_spark.store import LogStore
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_committed
 from store_format.opened.store import Opened
@@ -146,9 +147,9 @@ def test_a_time_cannot_divide_messages_that_were_stored_at_once(rmqlog: Runner, 
     """As those of a job that has moved a topic here."""
     root = tmp_path / "store"
     MessageStore.create(str(root), broker_name="new")
-    rmq_spark.open(root).append(
-        pa.table({"topic": ["Orders"] * 5, "body": [b"x"] * 5, "queueId": [0, 0, 0, 1, 1]})
-    )
+    store = rmq_spark.open(root)
+    assert isinstance(store, LogStore)
+    store.append(pa.table({"topic": ["Orders"] * 5, "body": [b"x"] * 5, "queueId": [0, 0, 0, 1, 1]}))
     given = ("offsets", root, "CG_new", "--topic", "Orders")
     said = rmqlog(*given, "--to-time", "2099-01-01T00:00:00Z").err
     assert "warning: all messages of Orders-0, Orders-1 were stored within a second" in said
