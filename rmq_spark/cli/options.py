@@ -268,8 +268,8 @@ def broker_confs_option(command: Command) -> Command:
             confs = given_confs(map(paths.given, broker_conf))
             if "stores" in others:
                 confs = confs_for(confs, [store.broker_name for store in others["stores"]])
-            elif "roots" in others:
-                confs = confs_for(confs, [broker_name(root) for root in others["roots"]])
+            elif roots := others.get("roots") or [others[name] for name in ("root",) if name in others]:
+                confs = confs_for(confs, [broker_name(root) for root in roots])
         return command(broker_confs=confs, **others)
 
     about = (
@@ -574,6 +574,11 @@ def broker_name(root: str) -> str:
         return broker_name_of(Opened(root))
     except StoreError:
         return os.path.basename(root)
+
+
+def conf_of(broker_confs: BrokerConfs, root: str) -> str | None:
+    """The broker.conf for the store at `root`, whose broker is asked for only if a file names one."""
+    return broker_confs.of(broker_name(root) if any(name for _, name in broker_confs.files) else "")
 
 
 def named_roots(roots: Sequence[str]) -> list[str]:

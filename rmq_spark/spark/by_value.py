@@ -64,6 +64,7 @@ _OF_USERS = (
     "rmq_spark.broker.pop.waiting",
     "rmq_spark.broker.services.clean",
     "rmq_spark.broker.services.orderly",
+    "rmq_spark.broker.services.turn",
     "rmq_spark.broker.services.timer",
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -180,13 +181,20 @@ def packed_sources() -> bytes:
     while needed:
         name = needed.pop()
         if name in sources and name not in found and not name.startswith(_OF_USERS):
-            tree = ast.parse(sources[name][0])
+            tree = _WithoutCards().visit(ast.parse(sources[name][0]))
             needed += [name.rpartition(".")[0], *_imports(tree)]
             text = sources[name][0] if name in as_it_is else _shortened(tree)
             found[name] = text, sources[name][1]
     # of text, bytes have no alignment (pb), and longer matches are worth a search
     how = {"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 4, "lp": 0, "pb": 0, "nice_len": 273, "depth": 1000}
     return lzma.compress(json.dumps(dict(sorted(found.items()))).encode(), filters=[how])
+
+
+class _WithoutCards(ast.NodeTransformer):
+    """Removes what a notebook shows of an object: no task has one."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef | None:
+        return None if node.name in ("_repr_html_", "_diagnosis_card") else node
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
@@ -199,6 +207,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 def _shortened(tree: ast.Module) -> str:
     """The text without docstrings, and without what only type checkers read."""
+    tree.body = [each for node in tree.body for each in _at_run_time(node)]
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body[:1] = [] if len(node.body) > 1 else [ast.Pass()]
@@ -206,9 +215,14 @@ def _shortened(tree: ast.Module) -> str:
             node.returns = None
         elif isinstance(node, ast.arg):
             node.annotation = None
-        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
     return _less_indented(ast.unparse(ast.fix_missing_locations(_Untyped().visit(tree))))
+
+
+def _at_run_time(node: ast.stmt) -> list[ast.stmt]:
+    """The statement, or what it has in place of imports that only type checkers make."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return node.orelse
+    return [node]
 
 
 def _less_indented(text: str) -> str:

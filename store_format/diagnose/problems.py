@@ -17,7 +17,6 @@ from typing import Literal
 from store_format.commitlog.log import STRAY_ADVICE
 from store_format.diagnose.lost_messages import LostMessages
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
-from store_format.display.page import problem_list
 from store_format.display.text import shown
 from store_format.display.unserved import NONE_UNSERVED, Unserved
 from store_format.errors import CorruptStoreError
@@ -454,7 +453,7 @@ def _start(diagnosis: Diagnosis) -> str:
 
 def _diagnosis_card(diagnosis: Diagnosis) -> str:
     """A notebook card: the sums of the commitlog's bytes, and the problems, one below the other."""
-    from store_format.display.page import PageSpace, card, fact, facts, note, text
+    from store_format.display.page import PageSpace, card, fact, facts, note, problem_list, text
 
     summary = diagnosis.summary
     named = (("verdict", diagnosis.verdict), ("store", diagnosis.root))

@@ -21,6 +21,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -226,9 +227,10 @@ def _decode_config(
     large, and each part of an answer asks for it.
     """
     if decode is decode_topics and not held:
-        found = files_at(place).decoded(place, data, lambda: _decode_anew(data, place, decode, None))
-        if held is None or found[0].get("dataVersion", 0) is not None:
-            return found
+        with suppress(CorruptStoreError):  # a file that is refused may have entries to hold
+            found = files_at(place).decoded(place, data, lambda: _decode_anew(data, place, decode, None))
+            if held is None or found[0].get("dataVersion", 0) is not None:
+                return found
     return _decode_anew(data, place, decode, held)
 
 

@@ -195,8 +195,8 @@ def test_bodies() -> None:
     )
     section.change(
         "rmq_spark/plan/output_fields.py",
-        "for name in options.columns or defaults]\n",
-        "for name in options.columns or defaults if name not in left_out]\n",
+        "fields_of(options.columns or defaults, options)\n",
+        "fields_of([name for name in options.columns or defaults if name not in left_out], options)\n",
     )
     section.says("tests/rmq_spark/plan/", "test_resolved_values_are_said_once_with_defaults_and_moments")
     tests = section.path("test_read_options.py")

@@ -7,6 +7,7 @@ the commit: a crash in between repeats nothing (`Ledger.resume`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,9 +16,11 @@ from typing import Protocol
 import pyarrow as pa
 
 from store_format.bookkeeping.ledger import Ledger
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.session import WriteSession
 from store_format.errors import StoreError
 from store_format.metadata.read import BrokerConf
+from store_format.opened.store import Opened
 from store_format.read.store import Store
 
 # The most that a service writes in one turn. Then the other services come, and the lock is released.
@@ -31,6 +34,13 @@ class Now:
 
     ms: int
     conf: BrokerConf = field(default_factory=BrokerConf)
+
+
+def now_of(path: str, now_ms: int | None, broker_conf: str | BrokerConf | None) -> Now:
+    """The clock and the settings for a turn."""
+    return Now(
+        time.time_ns() // 1_000_000 if now_ms is None else now_ms, broker_conf_of(Opened(path), broker_conf)
+    )
 
 
 class PartsFailedError(StoreError):

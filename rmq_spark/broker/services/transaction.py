@@ -36,8 +36,7 @@ from rmq_spark.broker.services.decisions import (
     refuse_unknown,
     write_decisions,
 )
-from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, tallied
-from rmq_spark.broker.services.turn import now_of
+from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, now_of, tallied
 from rmq_spark.produce.delivered import real_queues
 from rmq_spark.produce.half import HALF_QUEUE_ID, check_times, checked, committed, delayed, discarded
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn

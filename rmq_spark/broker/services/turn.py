@@ -24,9 +24,9 @@ from types import TracebackType
 import pyarrow as pa
 
 from rmq_spark.broker.services.service import Now, PartsFailedError, Service, ServicePlan
+from rmq_spark.broker.services.service import now_of as now_of  # part of this door
 from store_format.bookkeeping.journal import Abort, Journal
 from store_format.bookkeeping.ledger import Ledger, ServiceCounters
-from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.commit.unsupported import StoreRefusals
@@ -247,13 +247,6 @@ def run_once(
             errors[0].add_note(f"{each.service or path}: {each.done} of {each.due} done{failed}")
         raise errors[0]
     return turn_table(reports)
-
-
-def now_of(path: str, now_ms: int | None, broker_conf: str | BrokerConf | None) -> Now:
-    """The clock and the settings for a turn."""
-    return Now(
-        time.time_ns() // 1_000_000 if now_ms is None else now_ms, broker_conf_of(Opened(path), broker_conf)
-    )
 
 
 def take_turn(

@@ -10,7 +10,7 @@ import click
 from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import (
     broker_confs_option,
-    broker_name,
+    conf_of,
     file_reserved_time_option,
     named_roots,
     now_option,
@@ -73,7 +73,7 @@ def clean_(
     for name, root in zip(named_roots(roots), roots, strict=True):
         try:
             found = clean.plan(
-                root, now_ms, broker_confs.of(broker_name(root)), file_reserved_hours=hours, is_manual=True,
+                root, now_ms, conf_of(broker_confs, root), file_reserved_hours=hours, is_manual=True,
                 commit_log_paths=commit_log_paths,
             )  # fmt: skip
         except StoreError as error:

@@ -11,7 +11,7 @@ import click
 from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.needed_settings import write_needed_settings
 from rmq_spark.cli.next_command import salvage_command
-from rmq_spark.cli.options import broker_confs_option, broker_name, store_argument
+from rmq_spark.cli.options import broker_confs_option, conf_of, store_argument
 from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
 from rmq_spark.cli.remarks import given_command, given_store, remark
 from rmq_spark.cli.view_rows import show_batches
@@ -133,7 +133,7 @@ def recover_(
             cut_after_damage=cut_after_damage,
             ignore_missing_stores=ignore_missing_stores,
             salvage=salvage,
-            broker_conf=broker_confs.of(broker_name(root)),
+            broker_conf=conf_of(broker_confs, root),
             commit_log_paths=commit_log_paths,
         )
         for root in roots
@@ -153,7 +153,7 @@ def recover_(
         command = _proof_command(into, commit_log_paths) if apply_ else given_command("--apply")
     lacks_index = any((row["part"], row["action"]) == ("index", "left") for row in rows)
     if not apply_ and (copied := [root for root, plan in zip(roots, plans, strict=True) if plan.needs_copy]):
-        conf = broker_confs.of(broker_name(copied[0]))
+        conf = conf_of(broker_confs, copied[0])
         given = "" if conf is None else shlex.quote(shown(conf))
         conf = given or ("FILE" if lacks_index else "")
         command = salvage_command(copied[0], conf)

@@ -12,7 +12,7 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, NOT_FOUND, OK, PARTIAL
 from rmq_spark.cli.needed_settings import write_needed_settings
-from rmq_spark.cli.options import broker_confs_option, broker_name, now_option, store_argument
+from rmq_spark.cli.options import broker_confs_option, conf_of, now_option, store_argument
 from rmq_spark.cli.output import Output, Verdict, fitted, table_output, tz_option, write_verdict
 from rmq_spark.cli.output_file import new_file, refuse_inside_store
 from rmq_spark.cli.remarks import Progress, given_store, remark
@@ -90,7 +90,7 @@ def report_(
         raise click.UsageError("a report is about one store, but STORE is a cluster: give one of its stores")
     form, (root,) = _form_of(out), roots
     start, size = log_bytes(root, commit_log_paths)
-    broker_conf = broker_confs.of(broker_name(root))
+    broker_conf = conf_of(broker_confs, root)
     with ExitStack() as stack:
         if out is not None:  # an error before the store is read
             refuse_inside_store(out, (root, *commit_log_paths))

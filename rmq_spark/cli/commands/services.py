@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import INTERRUPTED, OK, PARTIAL
-from rmq_spark.cli.options import broker_confs_option, broker_name, named_roots, store_argument
+from rmq_spark.cli.options import broker_confs_option, broker_name, conf_of, named_roots, store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.remarks import remark
@@ -80,7 +80,7 @@ def services_(
     chosen_services(names)  # an unknown name is refused before any store is touched
     confs: dict[str, BrokerConf | None] = {}
     for root in roots:
-        file = broker_confs.of(broker_name(root))
+        file = conf_of(broker_confs, root)
         confs[root] = None if file is None else read_broker_conf(file)
     named = named_roots(roots)
     asked = _Asked(roots, commit_log_paths, names, confs, apply_)

@@ -147,7 +147,7 @@ def test_a_message_behind_offsets_without_messages_stays_where_later_entries_are
 def test_messages_with_impossible_offsets_are_left_and_not_the_others(tmp_path: Path) -> None:
     root = _store(tmp_path / "s", [("T", 0), ("T", 2**40), ("T", 1), ("U", 0), ("..", 0), ("V", 2**62)])
     plan = recover(str(root), topics=["T", "U", "V", ".."])
-    rows = {(row["topic"], row["action"]): row for row in plan.table().to_pylist()}
+    rows = {(row["topic"], row["action"]): row for row in plan.table().to_pylist() if row["part"] != "topics"}
     assert rows["T", "create"]["entries"] == 2
     assert rows["U", "create"]["entries"] == 1
     assert rows[None, "left"]["entries"] == 3
