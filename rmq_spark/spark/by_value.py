@@ -187,7 +187,8 @@ def packed_sources() -> bytes:
             found[name] = text, sources[name][1]
     # of text, bytes have no alignment (pb), and longer matches are worth a search
     how = {"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 4, "lp": 0, "pb": 0, "nice_len": 273, "depth": 1000}
-    return lzma.compress(json.dumps(dict(sorted(found.items()))).encode(), filters=[how])
+    text = json.dumps(dict(sorted(found.items())), ensure_ascii=False)
+    return lzma.compress(text.encode(), filters=[how])
 
 
 class _WithoutCards(ast.NodeTransformer):
