@@ -20,7 +20,7 @@ _IN_PROOFS = [pytest.mark.whole, pytest.mark.timeout(7000)]
 @pytest.mark.parametrize(
     ("number", "lives", "steps"),
     [
-        *(pytest.param(number, 4, 20, id=f"{number}", marks=pytest.mark.timeout(900)) for number in range(4)),
+        *(pytest.param(number, 8, 20, id=f"{number}", marks=pytest.mark.timeout(900)) for number in range(4)),
         *(pytest.param(number, 600, 40, id=f"{number}", marks=_IN_PROOFS) for number in range(100, 104)),
     ],
 )
