@@ -42,6 +42,7 @@ _DATA = re.compile(r"[0-9]{1,20}\.(sst|log|blob)\Z", re.ASCII)
 _NAMED = re.compile(r"[0-9]{6,20}\.(?:sst|log|blob)|MANIFEST-[0-9]{1,20}|CURRENT", re.ASCII)
 _TRIES = 3  # the last one with copies
 _KEPT_MAX = 4
+_TABLES_MAX = 64  # open files; the library reads a database with more tables, which has over 4 GB
 _FRAME_MAX = 256 << 20  # bytes
 _PREFIX = "rmqlog-rocksdb-"
 _ABANDONED_S = 60
@@ -103,10 +104,11 @@ class RocksDatabase:
 
     def __init__(self, directory: str, process: subprocess.Popen[bytes]) -> None:
         self.directory, self._process = directory, process
+        self._table_files = dict[str, int]()
         self.families: frozenset[str] = frozenset()
         self._tables: DatabaseTables | None = None
         self._ahead = dict[tuple[str, bytes], _Ahead]()  # by family and prefix
-        self.close = weakref.finalize(self, _end, process, os.getpid())
+        self.close = weakref.finalize(self, _end, process, self._table_files, os.getpid())
 
     @classmethod
     def open(cls, files: DatabaseFiles, directory: str) -> RocksDatabase:
@@ -133,6 +135,7 @@ class RocksDatabase:
             database = cls(directory, process)
             try:
                 _fill(files, directory, scratch, copy=copy)
+                database._open_tables(scratch)
                 database._send(b"\n")
                 named = [frame.values.decode() for frame in database._answer(scratch)]
             except BaseException:
@@ -173,8 +176,9 @@ class RocksDatabase:
 
     def _numbered(self, family: str, prefix: bytes, start: int, stop: int, size: int) -> memoryview:
         if self._tables is None:
-            described = self.ask(tables=True)
-            self._tables = DatabaseTables([records.values for records in described], self._read_ranges)
+            described = [records.values for records in self.ask(tables=True)]
+            are_open = {json.loads(each)[0] for each in described} <= self._table_files.keys()
+            self._tables = DatabaseTables(described if are_open else [], self._read_ranges)
         values = self._tables.numbered(family, prefix, start, stop, size)
         if values is None:
             asked = self.ask(family=family, prefix=prefix.hex(), start=start, stop=stop, value_size=size)
@@ -182,7 +186,14 @@ class RocksDatabase:
         return values
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        return [records.values for records in self.ask(ranges=ranges)]
+        return [os.pread(self._table_files[name], size, position) for name, position, size in ranges]
+
+    def _open_tables(self, scratch: str) -> None:
+        """Opens the files of the tables, which can then be read even if a broker deletes them meanwhile."""
+        names = [name for name in os.listdir(scratch) if name.endswith(".sst")]
+        for name in names if len(names) <= _TABLES_MAX else ():
+            with suppress(FileNotFoundError):
+                self._table_files[name] = os.open(f"{scratch}/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def has_ended(self) -> bool:
@@ -238,8 +249,12 @@ class RocksDatabase:
         self.close()
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Ends the process, if this is the one that has started it. An answer that was not read is lost."""
+def _end(process: subprocess.Popen[bytes], tables: dict[str, int], owner: int) -> None:
+    """Ends the process, if this is the one that has started it, and closes the files of the tables. An answer
+    that was not read is lost.
+    """
+    while tables:
+        os.close(tables.popitem()[1])
     if os.getpid() != owner:
         process.returncode = 0  # of a fork: not its child
         return

@@ -59,30 +59,18 @@ class _Answers:
         self._out.flush()
 
 
-class _TableFiles:
-    """The files of the tables, open: they can be read until the process ends, even if a broker deletes them
-    meanwhile.
-    """
+def _has_logged(directory: str) -> bool:
+    """Whether a log has records, which then are in no table."""
+    with os.scandir(directory) as entries:
+        paths = [entry.path for entry in entries if entry.name.endswith(".log")]
+    return any(os.path.getsize(path) for path in paths)
 
-    def __init__(self, directory: str) -> None:
-        with os.scandir(directory) as entries:
-            paths = [entry.path for entry in entries]
-        self._files = {
-            os.path.basename(path): os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            for path in paths
-            if path.endswith(".sst") and os.path.exists(path)
-        }
-        # What a log has is in no table.
-        self.are_all = not any(os.path.getsize(path) for path in paths if path.endswith(".log"))
 
-    def described(self, database: Any) -> Iterator[bytes]:
-        """Name, bytes, first and last key of each table; nothing if a log has records, too."""
-        for table in database.live_files() if self.are_all else ():
-            keys = [bytes(table[name] or b"").hex() for name in ("start_key", "end_key")]
-            yield json.dumps([table["name"].lstrip("/"), table["size"], *keys]).encode()
-
-    def read(self, name: str, position: int, size: int) -> bytes:
-        return os.pread(self._files[name], size, position)
+def _described(database: Any) -> Iterator[bytes]:
+    """Name, bytes, first and last key of each table."""
+    for table in database.live_files():
+        keys = [bytes(table[name] or b"").hex() for name in ("start_key", "end_key")]
+        yield json.dumps([table["name"].lstrip("/"), table["size"], *keys]).encode()
 
 
 def _open(directory: str) -> tuple[Any, dict[str, Any]]:  # Any: rocksdict is imported by the caller's path
@@ -163,14 +151,14 @@ def _first(family: Any, prefix: bytes, stop: int, least: int) -> tuple[int, byte
 
 
 def _answer(
-    answers: _Answers, tables: _TableFiles, rocksdict: Any, families: dict[str, Any], request: dict[str, Any]
+    answers: _Answers,
+    tables: Iterable[bytes],
+    rocksdict: Any,
+    families: dict[str, Any],
+    request: dict[str, Any],
 ) -> None:
-    if "ranges" in request:
-        for name, position, size in request["ranges"]:
-            answers.send(b"R", (), [tables.read(name, position, size)])
-        return
     if "tables" in request:
-        for described in tables.described(families["default"]):
+        for described in tables:
             answers.send(b"R", (), [described])
         return
     family = families[request["family"]]
@@ -203,7 +191,7 @@ def main(packages: str, directory: str) -> None:
             return
         signal.alarm(SECONDS_MAX)
         rocksdict, families = _open(directory)
-        tables = _TableFiles(directory)
+        tables = () if _has_logged(directory) else [*_described(families["default"])]
     except Exception as error:  # rocksdict raises Exception itself
         answers.fail(error)
         return

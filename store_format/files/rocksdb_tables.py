@@ -107,7 +107,7 @@ class DatabaseTables:
                 )
                 if taken < 0:
                     return None
-        except _UnusualError:
+        except (_UnusualError, OSError):  # the library names the file
             return None
         return values.data
 

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import StoreInUseError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.opened.store import Opened
-from tests.interop.harness import RocketMQ
+from tests.interop.harness import Broker, RocketMQ
 from tests.interop.pop import AFTER_A_PAUSE, Handle, PopClient, place
 from tests.interop.pop_runs import BILLING, COUNT, IN_ORDER, ORDERS, STEPS, Left, PopRuns, ShiftedClock
-from tests.interop.programs import Line
+from tests.interop.programs import Line, ProgramError
 from tests.interop.workload import now_ms, until
 
 _KILLED, _OPEN = "killed", "open"
@@ -64,7 +65,7 @@ def test_a_broker_revives_what_ours_had_in_flight(
         held = [*consumer.receive(32), *consumer.receive(2)]
         order = _leave_in_order(store, left)
         handed = _close_with_ten_in_flight(store, left)
-        with java.broker(store, AFTER_A_PAUSE) as broker:
+        with _started(java, store) as broker:
             _refused(store, consumer)
             client = PopClient.start(java, broker, BILLING)
             _all_from(client.of(_KILLED), lowest)
@@ -74,6 +75,24 @@ def test_a_broker_revives_what_ours_had_in_flight(
             _goes_on_in_order(client.of(IN_ORDER), order)
             client.die()
             broker.kill()
+
+
+@contextmanager
+def _started(java: RocketMQ, store: Path) -> Iterator[Broker]:
+    """A broker asks for the lock once. If a commit of the open consumer holds the lock in this moment, the
+    broker ends, and is started again, as docs/faq.md says.
+    """
+    with ExitStack() as stack:
+        for _ in range(5):
+            try:
+                broker = stack.enter_context(java.broker(store, AFTER_A_PAUSE))
+            except ProgramError as error:
+                if "Lock failed" not in str(error):
+                    raise
+            else:
+                yield broker
+                return
+        raise AssertionError("five brokers have met a commit")
 
 
 # ---- closed with messages in flight ------------------------------------------------------------------------

@@ -4,6 +4,7 @@ know is left to the library.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import struct
@@ -177,6 +178,28 @@ def test_what_only_the_library_reads(
         told = _by_library(database, PREFIX, NUMBERS)
         assert database.numbered("default", PREFIX, NUMBERS, SIZE, last=0) == told
     assert len(told) == len(NUMBERS) * SIZE
+
+
+def _in_many_tables(database: Rdict) -> None:
+    for number in range(1000, 1070):
+        database[_key(number)] = _value(7, number)
+        database.flush()
+
+
+@pytest.mark.parametrize("change", [_delete, _in_many_tables])
+def test_files_that_are_deleted_meanwhile_and_more_than_are_kept_open(
+    tmp_path: Path, change: Callable[[Rdict], None]
+) -> None:
+    directory = _written(tmp_path / "database", change)
+    open_before = len(os.listdir("/dev/fd"))
+    with files_at(directory).database(directory) as database:
+        for table in Path(directory).glob("*.sst"):
+            table.unlink()
+        told = _by_library(database, PREFIX, NUMBERS)
+        assert database.numbered("default", PREFIX, NUMBERS, SIZE, last=0) == told
+        assert len(told) == len(NUMBERS) * SIZE
+        assert told.count(_value(2, 100)) == 1
+    assert len(os.listdir("/dev/fd")) == open_before
 
 
 def test_calls_that_go_on_are_read_ahead_and_give_the_same(tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ def test_of_a_group_one_waiter_wakes_for_a_message(root: Path, monkeypatch: pyte
         for each in waiters:
             wait = partial(each.wait, each.look(), _LONG)
             threading.Thread(target=lambda wait=wait: woken.append(wait())).start()
-        while sum(waiter.blocked for waiter in waiters) < 4:
+        # until each has looked once more, and waits to be woken
+        while not all(vars(waiter._condition)["_waiters"] for waiter in waiters):
             time.sleep(0.001)
         _send(root, count=3)
         while not are(3):
