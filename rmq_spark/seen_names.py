@@ -8,6 +8,7 @@ Damage on the way is no error: the search itself reports what matters.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from store_format.errors import StoreError
 from store_format.files.paths import is_remote
 from store_format.names import KEYS, TAGS, UNIQ_KEY, advice_of, is_light_queue, nearest
 from store_format.read.choice import MessageChoice
-from store_format.read.chosen_messages import read_chosen
+from store_format.read.chosen_messages import chosen_queues, read_chosen
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _TEXT_COLUMNS = 60  # of a key in a sentence
 _PART_MIN = 3  # characters of a word that is looked for within keys
 _KEYS_NAMED = 3
 _TAGS_NAMED = 8
+_TOPICS_NAMED = 5
 _END_QUEUES_MAX = 100
 
 # Names that people give to RocketMQ's properties.
@@ -78,15 +80,6 @@ def look(stores: Sequence[Store], filters: MessageChoice) -> SeenNames:
     return looked
 
 
-def chosen_queues(store: Store, filters: MessageChoice) -> list[Queue]:
-    """The queues that pass the filters."""
-    return [
-        queue
-        for queue in store.queues(filters.chooses_topic)
-        if filters.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
-    ]
-
-
 def _newest_ranges(queues: Sequence[Queue], messages_max: int) -> list[tuple[Queue, int, int]]:
     """Ranges of the newest messages; what a short queue does not need goes to the longer ones."""
     ranges, left = [], messages_max
@@ -108,6 +101,8 @@ def hint_of_nothing(
     names: Sequence[str] = getattr(filters.where, "names", ())
     if not (words or names or filters.tags):
         return ""
+    if hint := _elsewhere_hint(stores, filters, words):
+        return hint
     looked = look(stores, replace(filters, include_system_topics=True) if words else filters)
     hint = _key_hint(words, looked, spelling) or _property_hint(names, looked)
     return hint or _tag_hint(filters.tags or (), looked, spelling)
@@ -160,6 +155,26 @@ def hint_of_key(stores: Sequence[Store], key: str, spelling: Spelling) -> str:
     """The key of another case, or the keys that the word is a part of; "" if there is none."""
     looked = look(stores, MessageChoice(include_system_topics=True))
     return _key_hint([key], looked, spelling).removeprefix("; ")
+
+
+def _elsewhere_hint(stores: Sequence[Store], filters: MessageChoice, words: Sequence[str]) -> str:
+    """The topics beside the chosen ones whose newest messages have one of the keys."""
+    counts = Counter[str]()
+    with suppress(StoreError, OSError):
+        for store in stores if words and filters.has_topics and not filters.queue_ids else ():
+            others = [
+                queue
+                for queue in store.queues()
+                if not (filters.chooses_topic(queue.topic) or is_light_queue(queue.topic) or queue.scanned)
+            ]
+            ranges = _newest_ranges([] if is_remote(store.path) else others[:QUEUES_MAX], LOOKED_AT_MAX)
+            for word in dict.fromkeys(words):
+                found = read_chosen(ranges, ("topic",), Tolerance("DROPMALFORMED"), MessageChoice(key=word))
+                for batch in found:
+                    counts.update(batch["topic"].to_pylist())
+    named = [f"{topic} ({count:,})" for topic, count in sorted(counts.items())]
+    which = "it" if len(words) == 1 else "them"
+    return f"; other topics have {which}: {first_names(named, _TOPICS_NAMED)}" if named else ""
 
 
 def _key_hint(words: Iterable[str], looked: SeenNames, spelling: Spelling) -> str:

@@ -15,7 +15,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from store_format.display.rows import Row, plain_rows
@@ -75,6 +74,8 @@ def _exact(text: str) -> float:
     """A number of a body. ValueError for NaN, Infinity and 1e999, which are no JSON that another program
     reads, and for digits that a double loses, such as those of 12345678901234567.89.
     """
+    from decimal import Decimal  # 1 ms that few runs need
+
     number = float(text)
     if not math.isfinite(number) or Decimal(repr(number)) != Decimal(text):
         raise ValueError(f"{text} is no number of JSON that a double holds")

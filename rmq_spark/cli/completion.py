@@ -13,7 +13,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from store_format.errors import StoreError
-from store_format.opened.store import Opened
 
 COMPLETE = "_RMQLOG_COMPLETE"
 _OFFERED_MAX = 500
@@ -72,6 +71,7 @@ def complete_topic(
     """Topics of the STORE on the line that begin with `incomplete`."""
     from store_format.consumequeue.units import list_queues
     from store_format.metadata.read import read_topics
+    from store_format.opened.store import Opened
 
     def names(store: str) -> set[str]:
         return {queue.topic for queue in list_queues(Opened(store), lambda _: True)} | set(
@@ -87,6 +87,7 @@ def complete_group(
     """Groups of the STORE on the line that begin with `incomplete`."""
     from store_format.metadata.group_offsets import read_committed
     from store_format.metadata.read import read_subscription_groups
+    from store_format.opened.store import Opened
 
     def names(store: str) -> set[str]:
         committed = {group for group, _ in read_committed(Opened(store)).pairs()}

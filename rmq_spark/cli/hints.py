@@ -18,12 +18,12 @@ from rmq_spark.cli.cells import zone_of
 from rmq_spark.cli.reading import clock_hint, read_range
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.typed_times import instant_text
-from rmq_spark.seen_names import Spelling, chosen_queues
+from rmq_spark.seen_names import Spelling
 from store_format.errors import StoreError
 from store_format.files.paths import is_remote
 from store_format.names import is_light_queue
 from store_format.read.choice import MessageChoice
-from store_format.read.chosen_messages import offsets_in_time
+from store_format.read.chosen_messages import chosen_queues, offsets_in_time
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from store_format.display.text import first_names, shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.names import did_you_mean
-from store_format.opened.store import Opened
 from store_format.read.choice import BodyFilter, MessageChoice
 
 if TYPE_CHECKING:
@@ -568,6 +567,7 @@ def standing_for(command: Command, called: Command) -> Command:
 
 def broker_name(root: str) -> str:
     """The name of the store's broker; that of the directory if the store's files cannot be read."""
+    from store_format.opened.store import Opened
     from store_format.read.store_root import broker_name_of
 
     try:

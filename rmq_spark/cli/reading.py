@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 from rmq_spark.cli.output import Output
 from rmq_spark.cli.remarks import Progress
 from rmq_spark.cli.view_rows import column_named
-from rmq_spark.seen_names import chosen_queues
 from store_format.display.text import first_names
 from store_format.message.columns import COLUMNS, LOGICAL_COLUMNS, arrow_schema
 from store_format.names import is_light_queue
 from store_format.read.choice import MessageChoice
-from store_format.read.chosen_messages import ranges_in_time, read_chosen
+from store_format.read.chosen_messages import chosen_queues, ranges_in_time, read_chosen
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:

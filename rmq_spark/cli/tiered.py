@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from rmq_spark.cli.remarks import remark
 from store_format.display.text import first_names
 from store_format.errors import StoreError
-from store_format.files import paths
-from store_format.opened.store import Opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +23,7 @@ class Tiered:
         In a cluster, brokers without a directory there are read without it, and a remark names them; without
         any broker that has one it is an error. A path that only the store gives is used if it is there.
         """
+        from store_format.opened.store import Opened
         from store_format.read.tiered_paths import brokers_with_tiered, own_tiered_path
 
         if self.given is None and not self.conf_files:
@@ -48,6 +47,8 @@ class Tiered:
         return {root: path for root, path in asked.items() if names[root] in with_it}
 
     def _asked(self, names: dict[str, str]) -> dict[str, str]:
+        from store_format.files import paths
+
         if self.given is not None:
             return dict.fromkeys(names, paths.given(self.given))
         from rmq_spark.cli.broker_conf import given_confs
@@ -60,6 +61,8 @@ class Tiered:
 
 
 def _name_of(root: str) -> str:
+    from store_format.files import paths
+    from store_format.opened.store import Opened
     from store_format.read.store_root import broker_name_of
 
     try:

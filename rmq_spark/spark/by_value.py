@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import lzma
 import pkgutil
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
@@ -124,8 +123,9 @@ def _make_install(packed: bytes) -> Callable[[], None]:
 
         if any(type(finder).__name__ == "CarriedSources" for finder in sys.meta_path):
             return
-        # module name -> [source text, whether the module is a package]
-        sources: dict[str, list[Any]] = json.loads(lzma.decompress(packed))
+        parts = lzma.decompress(packed).decode().split("\0")
+        # module name -> (source text, "1" for a package)
+        sources = dict(zip(parts[::3], zip(parts[1::3], parts[2::3], strict=True), strict=True))
 
         class CarriedSources(MetaPathFinder, InspectLoader):
             def find_spec(
@@ -136,7 +136,7 @@ def _make_install(packed: bytes) -> Callable[[], None]:
                 return spec_from_loader(fullname, self, origin="sent with the query")
 
             def get_source(self, fullname: str) -> str:
-                return str(sources[fullname][0])
+                return sources[fullname][0]
 
             def is_package(self, fullname: str) -> bool:
                 return bool(sources[fullname][1])
@@ -187,8 +187,16 @@ def packed_sources() -> bytes:
             found[name] = text, sources[name][1]
     # of text, bytes have no alignment (pb), and longer matches are worth a search
     how = {"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 4, "lp": 0, "pb": 0, "nice_len": 273, "depth": 1000}
-    text = json.dumps(dict(sorted(found.items())), ensure_ascii=False)
-    return lzma.compress(text.encode(), filters=[how])
+    return lzma.compress(joined(found).encode(), filters=[how])
+
+
+def joined(sources: Mapping[str, tuple[str, bool]]) -> str:
+    """Modules as one text: the name of each, its source, and "1" for a package, with a NUL between them."""
+    return "\0".join(
+        part
+        for name, (text, is_package) in sorted(sources.items())
+        for part in (name, text, "1" * is_package)
+    )
 
 
 class _WithoutCards(ast.NodeTransformer):

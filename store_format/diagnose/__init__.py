@@ -91,13 +91,14 @@ def diagnose(
     check_formats(findings, opened)
     check_config(findings, opened)
     check_queue_database(findings, opened)
+    is_live = state is StoreState.LIVE
     unchecked = partial(Diagnosis, summary=LogSummary(state=state.value), root=root)
     try:
         directories = tuple(commit_log_paths) or own_directories(opened)
     except UnsupportedFormatError:  # of DLedger; the verdict says so
-        check_elsewhere(findings, opened, ())
+        check_elsewhere(findings, opened, (), is_live=is_live)
         return unchecked(findings.problems(), is_checked=False)
-    has_more = check_elsewhere(findings, opened, directories)
+    has_more = check_elsewhere(findings, opened, directories, is_live=is_live)
     lost = Lost()
     with StoreState.still(opened):
         log, file_size, unplaced = usable_log(findings, opened, directories)

@@ -20,7 +20,14 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.dledger import with_heads
 from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
 from store_format.consumequeue.compacted import has_compacted_files
-from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id, run_of
+from store_format.consumequeue.files import (
+    FOLDERS,
+    FileRun,
+    file_run,
+    has_rocksdb_queues,
+    is_queue_id,
+    run_of,
+)
 from store_format.diagnose.own_files import check_compacted
 from store_format.diagnose.problems import NO_FILE_ADVICE, ODD_SIZE_ADVICE, REFUSES, Findings, Severity
 from store_format.display.text import first_names
@@ -30,6 +37,7 @@ from store_format.files.read import FileCache, files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import config_path
 from store_format.opened.store import Opened
+from store_format.read.store import Store
 from store_format.read.store_root import OtherFiles
 
 QUEUE_ADVICE = (
@@ -263,7 +271,21 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
 # ---- served by a broker, and not read ----------------------------------------------------------------------
 
 
-def check_elsewhere(findings: Findings, opened: Opened, directories: Sequence[str]) -> bool:
+def kinds_of(store: Store) -> list[str]:
+    """What a store has that a plain one has not, in the words of docs/stores.md."""
+    opened, other = store.opened, OtherFiles(store.opened)
+    found = {
+        "DLedger": store.log.has_heads,
+        "queues in RocksDB": has_rocksdb_queues(opened),
+        "configuration in RocksDB": bool(opened.config_databases),
+        "compaction topics": bool(other.compacted),
+        "tiered storage": other.tiered is not None,
+        "static topics": opened.files.exists(config_path(opened, "topicQueueMapping.json")),
+    }
+    return [name for name, is_there in found.items() if is_there]
+
+
+def check_elsewhere(findings: Findings, opened: Opened, directories: Sequence[str], *, is_live: bool) -> bool:
     """Reports files that are not read, and returns whether there are any; checks compacted topics. The
     commitlog is in `directories`.
     """
@@ -271,7 +293,7 @@ def check_elsewhere(findings: Findings, opened: Opened, directories: Sequence[st
     logs, tiered, compacted = opened.unread_ledgers(directories), other.tiered, other.compacted
     read = [topic for topic in compacted if has_compacted_files(opened, topic)]
     compacted = [topic for topic in compacted if topic not in read]
-    check_compacted(findings, opened, read)
+    check_compacted(findings, opened, read, is_live=is_live)
     for path in logs:
         findings.add("info", path, 0, "a commitlog that is read", other.DLEDGER, _DLEDGER_ADVICE)
     if tiered is not None:

@@ -24,20 +24,37 @@ _COMPACTED_ADVICE = (
     "Restore the queue's directories in compactionCq and compactionLog from a backup. Until then read the "
     "topic with compacted=false: messages of the commitlog are not harmed"
 )
+_REPLACED = ".delete"  # DefaultMappedFile.renameToDelete
+_REPLACED_ADVICE = (
+    "A broker was killed while a round replaced this file, and a 5.5.0 broker refuses to start: it takes "
+    "each name for a number (CompactionStore.load). Copy the store, move the files that end in .delete out "
+    "of compaction/, and run rmqlog verify again: it says whether the queue is whole without them"
+)
 
 
-def check_compacted(findings: Findings, opened: Opened, topics: Iterable[str]) -> None:
-    """Reports the first damage of each queue of these topics in `compaction/`."""
+def check_compacted(findings: Findings, opened: Opened, topics: Iterable[str], *, is_live: bool) -> None:
+    """Reports the first damage of each queue of these topics in `compaction/`, and, of a store that no broker
+    has open, the first file that a round has left.
+    """
     for topic in topics:
-        directory = f"{opened.path}/compaction/compactionCq/{topic}"
+        logs, queues = (f"{opened.path}/compaction/compaction{each}/{topic}" for each in ("Log", "Cq"))
         try:
-            names = files_at(directory).directories(directory, is_queue_id)
+            names = files_at(queues).directories(queues, is_queue_id)
         except StoreError:  # who may not read it is told by a read
             continue
         for queue_id in sorted(int(name) for name, _ in names):
+            for directory in () if is_live else (f"{logs}/{queue_id}", f"{queues}/{queue_id}"):
+                _check_replaced(findings, opened, directory)
             error = _first_damage(opened, (topic, queue_id))
             if error is not None:
                 findings.add_error("damage", error, _COMPACTED_ADVICE, kind="compacted")
+
+
+def _check_replaced(findings: Findings, opened: Opened, directory: str) -> None:
+    left = sorted(name for name in opened.files.names(directory, missing_ok=True) if name.endswith(_REPLACED))
+    if left:
+        found = f"{len(left)} with names that end in {_REPLACED}"
+        findings.add("warning", f"{directory}/{left[0]}", 0, "only files in use", found, _REPLACED_ADVICE)
 
 
 def _first_damage(opened: Opened, key: QueueKey) -> CorruptStoreError | None:

@@ -13,12 +13,21 @@ from store_format.display.rows import iso_utc
 from store_format.display.text import shown
 from store_format.message.columns import DecodeOptions
 from store_format.read.choice import BodyFilter, MessageChoice
-from store_format.read.store import Queue, read_pieces
+from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
 
 Rows = TypeVar("Rows", "pa.RecordBatch", "pa.Table")
 _STORED = "storeTimestampMs"
 _log = logging.getLogger(__name__)
+
+
+def chosen_queues(store: Store, choice: MessageChoice) -> list[Queue]:
+    """The queues that the choice takes."""
+    return [
+        queue
+        for queue in store.queues(choice.chooses_topic)
+        if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
+    ]
 
 
 def offsets_in_time(queue: Queue, choice: MessageChoice, *, on_damage: str = "FAILFAST") -> tuple[int, int]:

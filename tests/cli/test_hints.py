@@ -302,3 +302,11 @@ def test_a_near_key_or_tag_is_named(rmqlog: Runner, golden: Golden) -> None:
     assert "rmqlog: ID-2001: keys are case-sensitive, did you mean id-2001?\n" in done.err
     said = rmqlog.fails(1, "dlq", golden(RETRIED), "--key", "ID-9")
     assert said == "no dead letters match; keys are case-sensitive, did you mean id-9?"
+
+
+def test_a_key_of_another_topic(rmqlog: Runner, golden: Golden) -> None:
+    path = golden(RETRIED)
+    said = rmqlog.fails(1, "find", path, "--topic", "Steps", "--key", "grp-2")
+    others = "%DLQ%CG_direct (1), %DLQ%CG_fail (1), %RETRY%CG_fail (1), Jobs (3), SCHEDULE_TOPIC_XXXX (1)"
+    assert said == f"no message matches; other topics have it: {others}"
+    assert "other topics" not in rmqlog.fails(1, "find", path, "--topic", "Steps", "--key", "nowhere")

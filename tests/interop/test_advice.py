@@ -10,10 +10,13 @@ import pytest
 
 from store_format import MessageStore
 from store_format.commit.publication import save_checkpoint
+from store_format.diagnose import diagnose
+from store_format.diagnose.broker_start import MayStart, broker_start
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
 from store_format.opened.store import Opened
 from tests.interop.harness import RocketMQ
+from tests.interop.programs import ProgramError
 from tests.support import goldens
 from tests.support.fixtures import Golden
 from tests.support.staged import append, numbered
@@ -76,6 +79,25 @@ def test_after_a_write_of_ours_a_broker_has_the_lost_queue_too(
     append(root, numbered("Orders", 10_000, 8))
     opened = rocketmq("5.5.0").open_store(root, goldens.config("basic-5.5.0"), start=True)
     assert len(opened.messages) == before + 8 == _messages(root)
+
+
+@pytest.mark.parametrize("folder", ["compactionLog", "compactionCq"])
+def test_a_broker_refuses_what_a_killed_round_left(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Golden, folder: str
+) -> None:
+    root, java = copy_of("compaction-5.5.0"), rocketmq("5.5.0")
+    config = goldens.config("compaction-5.5.0")
+    assert java.open_store(root, config).messages
+    left = root / "compaction" / folder / "Stock" / "0" / f"{0:020d}"
+    kept = left.with_name(f"{left.name}.delete")
+    shutil.copy(left, kept)
+    answer = broker_start(diagnose(str(root)))
+    assert (answer.may, answer.file) == (MayStart.NO, str(kept))
+    with pytest.raises(ProgramError, match=r"For input string: .0+\.delete"):
+        java.open_store(root, config)
+    kept.unlink()
+    assert broker_start(diagnose(str(root))).may is MayStart.YES
+    assert java.open_store(root, config).messages
 
 
 def _messages(root: Path) -> int:

@@ -123,7 +123,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice,
 
 def _refuse_offset_after_all(stores: list[MessageStore], filters: MessageChoice) -> None:
     """Raises NotFoundError if every chosen queue ends at or before `--offset`."""
-    from rmq_spark.seen_names import chosen_queues
+    from store_format.read.chosen_messages import chosen_queues
 
     if filters.offset is None:
         return
@@ -165,7 +165,7 @@ def tail_(
     """
     from rmq_spark.cli.hints import hint_of_nothing, say_missing_tags, say_what_system_topics_have
     from rmq_spark.cli.reading import last_messages, merged, message_columns
-    from rmq_spark.seen_names import chosen_queues
+    from store_format.read.chosen_messages import chosen_queues
 
     output = _searching(output, filters)
     names, tolerance = message_columns(output), tolerance_for(skip_damage)

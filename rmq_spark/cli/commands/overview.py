@@ -108,6 +108,7 @@ def info_(
         BROKER,
         ViewColumn("path", TEXT, "The store root."),
         ViewColumn("state", TEXT, "`clean`, `live` (a process holds the lock) or `crashed`."),
+        ViewColumn("kinds", TEXT, "Which kinds of files it has (docs/stores.md): `plain`, or `DLedger`, …"),
         ViewColumn("minPhysicalOffset", LONG, "First byte of the commitlog."),
         ViewColumn("commitLogFiles", INT, "Number of commitlog files."),
         ViewColumn("commitLogBytes", LONG, "Length of the commitlog files."),
@@ -138,6 +139,7 @@ def info_(
 def _summary(store: MessageStore) -> Sequence[object]:
     import pyarrow.compute as pc
 
+    from store_format.diagnose.files import kinds_of
     from store_format.errors import StorePermissionError
     from store_format.metadata.group_offsets import read_committed
     from store_format.metadata.read import read_subscription_groups
@@ -158,8 +160,9 @@ def _summary(store: MessageStore) -> Sequence[object]:
         pc.min(queues["firstStoreTimestamp"].cast("int64")).as_py(),
         pc.max(queues["lastStoreTimestamp"].cast("int64")).as_py(),
     ]
+    kinds = ", ".join(kinds_of(store)) or "plain"
     return (
-        store.broker_name, store.path, store.state.value, store.log.min_offset, len(store.log.files),
+        store.broker_name, store.path, store.state.value, kinds, store.log.min_offset, len(store.log.files),
         sum(file.size for file in store.log.files), len(set(queues["topic"].to_pylist())), queues.num_rows,
         pc.sum(queues["messages"]).as_py() or 0, pc.sum(own["bytes"]).as_py() or 0, groups, *times,
     )  # fmt: skip

@@ -362,6 +362,12 @@ CASES = {
         restored("compaction"),
         "compaction-5.5.0",
     ),
+    "files that a round of compaction left": Case(
+        "A broker was killed while a round replaced this file",
+        f"create {COMPACTED}.delete 4; create {COMPACTED.replace('Log', 'Cq')}.delete 4",
+        moved_out(f"{COMPACTED}.delete", f"{COMPACTED.replace('Log', 'Cq')}.delete"),
+        "compaction-5.5.0",
+    ),
     "a cut queue file": Case(_SIZE, f"cut {CQ_FILE} 1990", recovered),
     "a batch queue": Case(
         _SIZE,

@@ -85,14 +85,13 @@ def test_kernels_from_a_zip_are_kept_in_the_users_cache(tmp_path: Path) -> None:
 
 def test_kernels_that_travel_with_a_query_are_kept_in_the_users_cache(tmp_path: Path) -> None:
     """As `register(spark, by_value=True)` ships them: there are no files."""
-    import json
     import lzma
 
     from pyspark import cloudpickle
 
     from rmq_spark.spark import by_value
 
-    install = by_value._make_install(lzma.compress(json.dumps(sources()).encode()))
+    install = by_value._make_install(lzma.compress(by_value.joined(sources()).encode()))
     (tmp_path / "install").write_bytes(cloudpickle.dumps(install))  # type: ignore[no-untyped-call]
     use_sent = INSTALL + USE
     runs = [use(use_sent, tmp_path) for _ in range(2)]
