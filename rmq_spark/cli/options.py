@@ -218,7 +218,7 @@ def say_compacted(stores: Iterable[MessageStore]) -> None:
     from store_format.display.text import first_names
 
     for store in stores:
-        if names := store.compacted_topics.names:
+        if names := store.compacted_topics:
             remark(
                 f"cleanup.policy=COMPACTION: {first_names(sorted(names))}: what consumers get, from "
                 "compaction/; with --no-compacted what the commitlog has"

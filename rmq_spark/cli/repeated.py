@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 
 import click
 
@@ -38,42 +36,17 @@ def _advice(option: click.Parameter, command: click.Command) -> str:
 # ---- several topics ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SeveralTopics(MessageChoice):
-    """Messages of the topics that match any of `globs`, by the rules of `glob`, which is None here."""
-
-    globs: tuple[str, ...] = ()
-
-    @cached_property
-    def _each(self) -> tuple[MessageChoice, ...]:
-        return tuple(
-            MessageChoice(glob=glob, include_system_topics=self.include_system_topics) for glob in self.globs
-        )
-
-    @property
-    def has_topics(self) -> bool:
-        """Always true."""
-        return True
-
-    def chooses_by_name(self, topic: str) -> bool:
-        """Whether a glob chooses the topic."""
-        return any(each.chooses_by_name(topic) for each in self._each)
-
-    def hides(self, topic: str) -> bool:
-        """Whether the topic is left out only because it is a system topic."""
-        return all(each.hides(topic) for each in self._each)
-
-
 def globs_of(filters: MessageChoice) -> tuple[str, ...]:
     """The values of --topic; () without the option."""
-    if isinstance(filters, SeveralTopics):
-        return filters.globs
-    return () if filters.glob is None else (filters.glob,)
+    several: tuple[str, ...] = getattr(filters, "globs", ())
+    return several or (() if filters.glob is None else (filters.glob,))
 
 
 def choice_of_topics(globs: Sequence[str], **others: object) -> MessageChoice:
     """The choice of messages with these values of --topic."""
     distinct = tuple(dict.fromkeys(globs))
     if len(distinct) > 1:
+        from rmq_spark.cli.several_topics import SeveralTopics  # few runs need its class
+
         return SeveralTopics(globs=distinct, **others)  # type: ignore[arg-type] # fields by name
     return MessageChoice(glob=distinct[0] if distinct else None, **others)  # type: ignore[arg-type]

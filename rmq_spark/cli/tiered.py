@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rmq_spark.cli.remarks import remark
 from store_format.display.text import first_names
 from store_format.errors import StoreError
 
 
-@dataclass(frozen=True, slots=True)
-class Tiered:
+class Tiered(NamedTuple):
     """What the command line says: the path of `--tiered`, and the files of `--broker-conf`."""
 
     given: str | None = None

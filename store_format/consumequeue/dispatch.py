@@ -65,10 +65,16 @@ from store_format.names import (
 CLAIM = np.dtype([("physical", "i8"), ("offset", "i8"), ("batch_size", "i8")])
 
 LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
+_LOST_FILES_MAX = 256  # the same in files of the queue
 _RUNS_MAX = 1 << 16  # of one queue: gaps behind them count as claimed
 
 _Range = tuple[int, int]
 _Rows = NDArray[np.void]
+
+
+def lost_max(per_file: int) -> int:
+    """How many queue offsets in a row may have no message, in a queue with `per_file` units a file."""
+    return min(LOST_MAX, _LOST_FILES_MAX * per_file)
 
 
 def _none_known() -> int:

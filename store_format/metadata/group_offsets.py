@@ -23,6 +23,7 @@ from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
 from store_format.metadata.read import (
     config_path,
+    identities_in_rocksdb,
     loaded_bytes,
     read_config,
     read_consumer_offsets,
@@ -30,7 +31,6 @@ from store_format.metadata.read import (
     read_subscription_groups,
     read_topics,
 )
-from store_format.metadata.rocksdb import database_identities
 from store_format.metadata.values import (
     ConsumerOffsets,
     Dialect,
@@ -132,7 +132,7 @@ def refuse_unreadable_offsets(opened: Opened) -> None:
     """For a reader: raises UnsupportedFormatError if RocksDB has the offsets and rocksdict is not installed,
     and CorruptStoreError if its database cannot be read.
     """
-    if opened.config_databases and database_identities(opened, _PLAIN):
+    if identities_in_rocksdb(opened, _PLAIN):
         read_consumer_offsets(opened, is_needed=True)
 
 
@@ -201,7 +201,7 @@ def groups_without_file(opened: Opened) -> set[str]:
 def offsets_identity(opened: Opened) -> tuple[tuple[int, int, int] | None, ...]:
     """The `stat_identity` of each file of consumer offsets. Costs two stat calls, without RocksDB."""
     files = tuple(opened.files.stat_identity(config_path(opened, name)) for name in (_PLAIN, _LIGHT))
-    return files + (database_identities(opened, _PLAIN) if opened.config_databases else ())
+    return files + identities_in_rocksdb(opened, _PLAIN)
 
 
 def known_groups(opened: Opened) -> set[str]:

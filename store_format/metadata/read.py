@@ -10,8 +10,7 @@ in place every second, without a checksum. So the numbers are hints for recovery
 (StoreCheckpoint, spec 5.1).
 
 broker.conf has the settings of a broker that no file of its store has (BrokerConfig, MessageStoreConfig). It
-is a Java properties file. Settings that nothing here uses are accepted and kept out: a real broker.conf has
-many.
+is a Java properties file. Settings that nothing here uses are accepted and kept out: a real one has many.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from store_format.files.paths import is_settled
 from store_format.files.read import files_at
 from store_format.java.fastjson import SingleQuoted, loads
 from store_format.layouts import CHECKPOINT, unpack
-from store_format.metadata.rocksdb import database_identities, stored_config
 from store_format.metadata.values import (
     ConsumerFilter,
     ConsumerOffsets,
@@ -60,7 +58,6 @@ from store_format.opened.store import Opened
 
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
-
 _STORES_MAX = 64  # several MB each, with many topics
 
 # The first release that writes each long. Older releases leave the long at 0 and ignore it.
@@ -74,7 +71,6 @@ CHECKPOINT_SINCE = {
 }
 
 _RECOVERY_MARGIN_MS = 3000  # StoreCheckpoint.getMinTimestamp
-
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]{1,9})([smhd])\Z", re.ASCII)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z", re.ASCII)
@@ -101,9 +97,7 @@ class _Configs(Mapping[str, _T]):
 
 @dataclass(frozen=True)
 class TopicConfigs(_Configs[TopicConfig]):
-    """topics.json, by topic. `is_backup`: these are of the `.bak`, because the file itself is missing or
-    cannot be read.
-    """
+    """topics.json, by topic. `is_backup`: these are of the `.bak`, because the file cannot be read."""
 
     is_backup: bool = False
 
@@ -166,11 +160,22 @@ def _stored_config(
     """The path of the file `name` of `config/`, or of the database in its place, and its `read_config`."""
     path = config_path(opened, name)
     if opened.config_databases:
+        from store_format.metadata.rocksdb import stored_config  # most stores have none
+
         found = stored_config(opened, name, decode, lambda: read_config(path, dict), is_needed=is_needed)
         if found is not None:
             return found
     place, _, value = load_config(path, decode, is_needed=is_needed) or (path, None, None)
     return place, value
+
+
+def identities_in_rocksdb(opened: Opened, name: str) -> tuple[tuple[int, int, int] | None, ...]:
+    """The `stat_identity` of each file of the databases in place of the file `name`; () for most stores."""
+    if opened.config_databases:
+        from store_format.metadata.rocksdb import database_identities
+
+        return database_identities(opened, name)
+    return ()
 
 
 def loaded_bytes(path: str) -> tuple[str, bytes | None]:
@@ -335,7 +340,7 @@ def read_lmq_consumer_offsets(opened: Opened, *, is_needed: bool = False) -> Con
 
     None for a store with offsets in RocksDB: its broker does not read the file.
     """
-    if opened.config_databases and database_identities(opened, "consumerOffset.json"):
+    if identities_in_rocksdb(opened, "consumerOffset.json"):
         return None
     return read_config(config_path(opened, "lmqConsumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
@@ -389,7 +394,7 @@ def known_topics(opened: Opened) -> KnownTopics | None:
     path, now_ns = config_path(opened, "topics.json"), time.time_ns()
     # opened, because a user who may not read the file gets no topics either
     files = files_at(path).readable_identity(path), files_at(path).stat_identity(f"{path}.bak")
-    identities = files + (database_identities(opened, "topics.json") if opened.config_databases else ())
+    identities = files + identities_in_rocksdb(opened, "topics.json")
     last = _last_read(opened)
     seen, known = last.value
     if known is not None and seen == identities:

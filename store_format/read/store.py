@@ -25,7 +25,6 @@ from store_format.consumequeue.files import has_rocksdb_queues
 from store_format.consumequeue.offset_by_time import QueueTimes
 from store_format.consumequeue.own_files import Boundary
 from store_format.consumequeue.slices import Newest, QueueRange, QueueRanges, QueueSlice
-from store_format.consumequeue.tiered import TieredDirectory
 from store_format.consumequeue.units import FiledQueue
 from store_format.display.text import shown
 from store_format.errors import (
@@ -42,13 +41,11 @@ from store_format.files.read import FileCache, all_answered, files_at
 from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.metadata.read import known_topics
-from store_format.metadata.tiered import TieredMetadata
 from store_format.names import QueueKey, did_you_mean, is_light_queue, is_system_topic
 from store_format.opened.store import Opened
 from store_format.read.log_reader import LogReader, scan_units
 from store_format.read.queue_reader import QueueReader
 from store_format.read.queue_times import offset_at_time, offset_in_rows
-from store_format.read.served import KEYS, CompactedTopics, with_tiered
 from store_format.read.static_topics import with_logical
 from store_format.read.store_root import OtherFiles, broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
@@ -195,8 +192,7 @@ class Store:
         of_all = self._look if select is _every_topic else None
         if of_all is not None and of_all.taken is not None:
             return of_all.taken
-        compacted = OtherFiles(self.opened).compacted
-        served = CompactedTopics.of(self.opened, compacted).names if compacted else frozenset()
+        served = self._compacted(OtherFiles(self.opened).compacted)
         OtherFiles(self.opened).warn(self.log, select, served, is_tiered_read=self.tiered_path is not None)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.opened)
@@ -232,15 +228,27 @@ class Store:
         return replace(self, compacted=False, tiered_path=None)
 
     @property
-    def compacted_topics(self) -> CompactedTopics:
-        """The topics that are read from `compaction/`."""
-        return CompactedTopics.of(self.opened, OtherFiles(self.opened).compacted if self.compacted else ())
+    def compacted_topics(self) -> frozenset[str]:
+        """The names of the topics that are read from `compaction/`."""
+        return self._compacted(OtherFiles(self.opened).compacted if self.compacted else ())
+
+    def _compacted(self, topics: Collection[str]) -> frozenset[str]:
+        """Those of the topics with cleanup.policy=COMPACTION that brokers serve from `compaction/`."""
+        if not topics:
+            return frozenset()
+        from store_format.read.served import CompactedTopics  # most stores have none
+
+        return CompactedTopics.of(self.opened, topics).names
 
     def _served(self, taken: Snapshot, select: Callable[[str], bool]) -> Snapshot:
         """The snapshot with the queues as consumers get them, where other files than the log decide that."""
         if self.tiered_path is None and not (self.compacted and OtherFiles(self.opened).compacted):
             return taken
-        topics = self.compacted_topics
+        from store_format.consumequeue.tiered import TieredDirectory
+        from store_format.metadata.tiered import TieredMetadata
+        from store_format.read.served import KEYS, CompactedTopics, with_tiered
+
+        compacted = self.compacted_topics
         if self.tiered_path is not None:
             directory = TieredDirectory.find(self.tiered_path, self.broker_name)
             metadata = TieredMetadata.read(self.opened)
@@ -248,18 +256,18 @@ class Store:
                 directory,
                 metadata,
                 taken.queues,
-                lambda topic: select(topic) and topic not in topics.names,
+                lambda topic: select(topic) and topic not in compacted,
             )
             left_out = found.keys() & taken.damaged.keys()
             if left_out:
                 self._unfiled.warn_of_tiered(left_out)
             found = {key: queue for key, queue in found.items() if key not in left_out}
             taken = replace(taken, queues=QueueRanges.of({**taken.queues, **found}))
-        if not topics.names:
+        if not compacted:
             return taken
         tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
         reader = replace(self, log=taken.log).reader(DecodeOptions(KEYS, verify_crc=False), tolerance)
-        served = topics.queues(taken.queues, reader)
+        served = CompactedTopics(self.opened, compacted).queues(taken.queues, reader)
         return replace(taken, queues=QueueRanges.of(taken.queues).changed(served))
 
     def _ask(self, question: OptionError) -> None:

@@ -229,7 +229,7 @@ def _found(store: Store, choice: MessageChoice, how: How) -> Found:
         return _by_queues(store, choice, how)
     found = _by_key(store, choice, replace(how, columns=_names(how, choice)))
     table = found.table
-    if compacted := store.compacted_topics.names:  # `_with_own`
+    if compacted := store.compacted_topics:  # `_with_own`
         table = table.filter(pc.invert(pc.is_in(table["topic"], value_set=pa.array(sorted(compacted)))))
     table = _with_queue_times(store, _rows_wanted(table, choice))
     return replace(found, table=table.select(_shown(how)))
@@ -285,7 +285,7 @@ def _with_own(store: Store, found: Found, choice: MessageChoice, how: How) -> Fo
     """What was found by key or id in the commitlog, with the messages of queues that have files of their own:
     of compacted topics all, of tiered storage those before the messages of the commitlog.
     """
-    compacted = store.compacted_topics.names
+    compacted = store.compacted_topics
     if not compacted and store.tiered_path is None:
         return found
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,10 @@ from store_format.opened.store import Opened
 from store_format.survey.entry_proofs import LogEntries
 from store_format.survey.fates import StoredTopics, known_ledger
 from store_format.survey.log_end import LogEnd, WrittenEnd, entry_at, last_unit, last_unit_in
-from store_format.survey.queues import ComparedQueue
 from store_format.survey.scan import LogScan, by_queue
+
+if TYPE_CHECKING:
+    from store_format.survey.queues import ComparedQueue
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from store_format.arrays.ranges import consecutive, merged_ranges, within_ranges
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import GivenUp
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.dispatch import Filing, MadeEntries
+from store_format.consumequeue.dispatch import Filing, MadeEntries, lost_max
 from store_format.consumequeue.files import QueueKind, file_run
 from store_format.consumequeue.slices import QueueRange, QueueRanges
 from store_format.consumequeue.units import FiledQueue, message_mask
@@ -49,8 +49,7 @@ from store_format.survey.entry_proofs import LogEntries
 from store_format.survey.fates import Fates, StoredTopics
 from store_format.survey.gone import QueueProofs
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, goes_on_to, has_own_entry
-from store_format.survey.queues import without_far
-from store_format.survey.scan import LogScan
+from store_format.survey.scan import LogScan, warn_of_far
 
 _log = logging.getLogger(__name__)
 
@@ -343,7 +342,7 @@ def _with_tail(
         queue = queues.get(key) or QueueRange(*key, 0, 0, None, kind=kind)
         end, is_filled = queue.max_offset, _is_filled(queue)
         queue, entries = _without_cut(log, tail, queue, found) if is_filled else (queue, found)
-        entries = without_far(queue, entries, log.cache.said)
+        entries = _without_far(queue, entries, log.cache.said)
         # else messages before the first entry may have expired
         if known is not None and not queue.is_batch and (is_filled or not log.min_offset):
             entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
@@ -711,3 +710,18 @@ def _other_queue(queue: QueueRange, log: CommitLog, offset: int) -> QueueKey | N
     """The queue of the message to which the entry of a queue offset leads; None for the entry's own queue."""
     place = LogEntries(log).message_at(queue.place(offset)[0])
     return None if place is None or place.key == (queue.topic, queue.queue_id) else place.key
+
+
+def _without_far(queue: QueueRange, entries: MadeEntries, said: set[object]) -> MadeEntries:
+    """The entries without those that are too far behind the queue, if they are not more than it has: their
+    queue offsets are damaged, and no recovery files them. Warns once for each queue, as `said` shows.
+    """
+    if queue.bounds is None or queue.is_batch or queue.max_offset <= queue.min_offset:
+        return entries
+    lost = np.diff(entries.queue_offsets, prepend=queue.max_offset)
+    far = np.logical_or.accumulate(lost > lost_max(queue.bounds.file_size // CQ_UNIT.itemsize))
+    count = int(np.count_nonzero(far))
+    if not 0 < count <= queue.max_offset - queue.min_offset:
+        return entries
+    warn_of_far((queue.topic, queue.queue_id), count, int(entries.queue_offsets[far][0]), said)
+    return MadeEntries(entries.queue_offsets[~far], entries.units[~far])

@@ -27,11 +27,10 @@ from store_format.consumequeue.dispatch import (
     LOST_MAX,
     NO_FILING,
     Filing,
-    MadeEntries,
+    lost_max,
     pack_entries,
 )
 from store_format.consumequeue.files import QueueKind, can_be_queue
-from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import (
     FiledQueue,
     is_ext_address,
@@ -48,9 +47,8 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.opened.store import Opened
 from store_format.survey.entry_proofs import Contradictions, LogEntries
-from store_format.survey.scan import LogQueue, by_queue, warn_of_far
+from store_format.survey.scan import LogQueue, by_queue
 
-_LOST_FILES_MAX = 256  # the same in files of the queue
 _CHUNK = 1 << 16  # units
 _BISECTED_MORE = 64  # units of a batch queue that are read behind the expected ones
 _DIFFERENCES_MAX = 1 << 16  # of one queue: more are joined
@@ -176,26 +174,6 @@ class StoredQueue:
 # ---- what the log says -------------------------------------------------------------------------------------
 
 
-def _lost_max(per_file: int) -> int:
-    """How many queue offsets in a row may have no message, in a queue with `per_file` units a file."""
-    return min(LOST_MAX, _LOST_FILES_MAX * per_file)
-
-
-def without_far(queue: QueueRange, entries: MadeEntries, said: set[object]) -> MadeEntries:
-    """The entries without those that are too far behind the queue, if they are not more than it has: their
-    queue offsets are damaged, and no recovery files them. Warns once for each queue, as `said` shows.
-    """
-    if queue.bounds is None or queue.is_batch or queue.max_offset <= queue.min_offset:
-        return entries
-    lost = np.diff(entries.queue_offsets, prepend=queue.max_offset)
-    far = np.logical_or.accumulate(lost > _lost_max(queue.bounds.file_size // CQ_UNIT.itemsize))
-    count = int(np.count_nonzero(far))
-    if not 0 < count <= queue.max_offset - queue.min_offset:
-        return entries
-    warn_of_far((queue.topic, queue.queue_id), count, int(entries.queue_offsets[far][0]), said)
-    return MadeEntries(entries.queue_offsets[~far], entries.units[~far])
-
-
 class PlacedUnits(NamedTuple):
     """Units that belong at `start` and behind. Without a message they are `lost_units` or pre-blank."""
 
@@ -232,7 +210,7 @@ class QueuePlaces:
         too far away.
         """
         first, stop = int(rows["offset"][0]), int(rows["offset"][-1]) + 1
-        jump_max = _lost_max(self.per_file)
+        jump_max = lost_max(self.per_file)
         jump = max(first - self.stop, self.first - stop) if self.stop and not self.is_batch else 0
         if is_new:
             self.problem = None  # of messages of a deleted topic

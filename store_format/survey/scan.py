@@ -18,6 +18,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from threading import local
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,10 @@ from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
-from store_format.index.updates import IndexBatch, index_batch
 from store_format.names import DELAY_LEVELS_MS, QueueKey
+
+if TYPE_CHECKING:
+    from store_format.index.updates import IndexBatch
 
 _log = logging.getLogger(__name__)
 
@@ -132,6 +135,8 @@ class LogScan:
         dispatch = Dispatch(self.batch_topics, self.delay_levels_ms, self.floor, self.places_only)
         runs, end, units = list[int](), -1, 0
         indexed: list[IndexBatch] = []
+        if self.index:
+            from store_format.index.updates import index_batch  # reads need none of it
         damage = []
         steps = log.walk(start, stop, resync=True) if start < stop and record is None else ()
         for run in steps if record is None else (record,):
@@ -200,6 +205,8 @@ def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[Qu
 
 
 def _joined_batches(batches: list[IndexBatch]) -> IndexBatch:
+    from store_format.index.updates import IndexBatch
+
     counts = np.cumsum([0, *(len(each.physical_offsets) for each in batches)])
     empty = np.empty(0, np.int64)
     return IndexBatch(
