@@ -51,32 +51,58 @@ from store_format.errors import (
     StoreWriteError,
 )
 
-# The headings of --help -> command -> its module in rmq_spark.cli.commands. The function of a command has its
-# name and an underscore.
-FAMILIES: dict[str, dict[str, str]] = {
-    "Store": {"info": "overview", "ls": "overview", "du": "overview"},
+# The headings of --help -> command -> its module in rmq_spark.cli.commands, and the first line of its own
+# help, because `rmqlog --help` imports no command. The function of a command has its name and an underscore.
+FAMILIES: dict[str, dict[str, tuple[str, str]]] = {
+    "Store": {
+        "info": ("overview", "Summary of a store: broker, state, files, topics, messages."),
+        "ls": ("overview", "Topics, or queues with -l: messages, bytes, times."),
+        "du": ("overview", "Disk usage: bytes by topic or day."),
+    },
     "Messages": {
-        "head": "messages",
-        "tail": "messages",
-        "get": "messages",
-        "find": "messages",
-        "trace": "trace",
-        "export": "export",
-        "diff": "diff",
+        "head": ("messages", "The first messages."),
+        "tail": ("messages", "The last messages; with -f also new ones."),
+        "get": ("messages", "One message by its id, or by topic, queue and offset."),
+        "find": ("messages", "Messages by key, id, tag, time, body or condition."),
+        "trace": ("trace", "The life of a message as a timeline."),
+        "export": ("export", "Write messages to a Parquet, JSONL or CSV file of any size."),
+        "diff": ("diff", "The messages in which two stores differ."),
     },
-    "Consumer groups": {"lag": "lag", "retention": "retention", "groups": "groups", "offsets": "groups"},
-    "Messages that wait": {"dlq": "waiting", "delay": "waiting", "half": "waiting"},
-    "Monitoring": {"metrics": "metrics", "check": "check"},
-    "Damage": {"verify": "verify", "report": "report", "dump": "dump", "recover": "recover"},
+    "Consumer groups": {
+        "lag": ("lag", "Consumer lag: which group is behind, and what it loses next."),
+        "retention": ("retention", "What a broker deletes next, and who loses unread messages."),
+        "groups": ("groups", "Consumer groups: settings, topics, lag, dead letters; members."),
+        "offsets": ("groups", "Show, reset or copy the offsets of groups."),
+    },
+    "Messages that wait": {
+        "dlq": ("waiting", "Dead letters; with --resend, store them again."),
+        "delay": ("waiting", "Delayed messages that wait for delivery."),
+        "half": ("waiting", "Half messages of transactions; commit or roll back."),
+    },
+    "Monitoring": {
+        "metrics": ("metrics", "Metrics for Prometheus: lag, age, losses, disk, damage."),
+        "check": ("check", "One line for Nagios and Icinga: do groups keep their limits?"),
+    },
+    "Damage": {
+        "verify": ("verify", "Check all files of a store, and account for every byte."),
+        "report": ("report", "May a broker start? What is gone, and whom does it affect?"),
+        "dump": ("dump", "Show one record as annotated hex."),
+        "recover": ("recover", "Recover a store; rebuild lost queues and index."),
+    },
     "Work of a broker": {
-        "topic": "administer",
-        "group": "administer",
-        "services": "services",
-        "clean": "clean",
+        "topic": ("administer", "Show, create, change or delete a topic."),
+        "group": ("administer", "Show, create, change or delete a group."),
+        "services": ("services", "Deliver what is due, flush and clean, as a broker does."),
+        "clean": ("clean", "Delete the oldest files, as a broker does."),
     },
-    "This installation": {"doctor": "doctor", "completion": "completion"},
+    "This installation": {
+        "doctor": ("doctor", "Check whether Spark finds the format rmqlog."),
+        "completion": ("completion", "Print the script that completes commands, topics and groups."),
+    },
 }
-COMMANDS: dict[str, str] = {verb: module for family in FAMILIES.values() for verb, module in family.items()}
+COMMANDS: dict[str, str] = {
+    verb: module for family in FAMILIES.values() for verb, (module, _) in family.items()
+}
 
 _EXAMPLES = """
 Examples:
@@ -155,11 +181,10 @@ class _Commands(click.Group):
         longest = max(map(len, COMMANDS))
         limit = formatter.width - longest - 6
         for heading, family in FAMILIES.items():
-            rows = []
-            for verb in family:
-                command = self.get_command(ctx, verb)
-                assert command is not None
-                rows.append((verb.ljust(longest), command.get_short_help_str(limit)))
+            rows = [
+                (verb.ljust(longest), click.Command(verb, help=about).get_short_help_str(limit))
+                for verb, (_, about) in family.items()
+            ]
             with formatter.section(heading):
                 formatter.write_dl(rows)
 

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from rmq_spark.cli.output import Output
 from rmq_spark.cli.remarks import Progress
-from rmq_spark.cli.view_rows import column_named
 from store_format.display.text import first_names
 from store_format.message.columns import COLUMNS, LOGICAL_COLUMNS, arrow_schema
 from store_format.names import is_light_queue
@@ -66,6 +65,8 @@ def message_columns(output: Output) -> tuple[str, ...]:
     if output.form == "raw":
         return ("body",)
     if output.columns:
+        from rmq_spark.cli.view_rows import column_named
+
         named = (column_named(name, tuple(COLUMNS), TABLE_COLUMNS) for name in output.columns)
         return tuple(dict.fromkeys(named))
     if output.form != "table":

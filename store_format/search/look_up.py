@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +30,12 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.database import QueueDatabase
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.tiered import TieredDirectory
 from store_format.consumequeue.units import list_queues
 from store_format.display.units import size_text
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.files.read import all_answered
 from store_format.index.file import index_key, key_hash
 from store_format.index.query import Coverage, plan_coverage
-from store_format.index.tiered import IndexedLog, indexed_logs
 from store_format.layouts import OFFSET_MAX
 from store_format.message import sysflag
 from store_format.message.columns import DecodeOptions, arrow_schema
@@ -45,7 +43,6 @@ from store_format.message.decode import decode
 from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
-from store_format.metadata.tiered import TieredMetadata
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.opened.store import Opened
@@ -58,6 +55,9 @@ from store_format.read.tolerance import Tolerance
 from store_format.survey.entry_proofs import Contradictions
 from store_format.survey.gone import QueueProofs
 from store_format.survey.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from store_format.index.tiered import IndexedLog
 
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.
@@ -319,6 +319,10 @@ def _indexed(
     """What the index files of tiered storage have of the key, as far as they can be used."""
     if store.tiered_path is None or not how.use_index:
         return {}
+    from store_format.consumequeue.tiered import TieredDirectory  # most stores have none
+    from store_format.index.tiered import indexed_logs
+    from store_format.metadata.tiered import TieredMetadata
+
     ids, key = TieredMetadata.read(store.opened).topic_ids, _key_of(choice)
     known = {ids[topic]: topic for topic in topics if topic in ids}
     files = TieredDirectory.find(store.tiered_path, store.broker_name).index_files()

@@ -30,6 +30,8 @@ def test_each_command_says_what_it_does(rmqlog: Runner, name: str) -> None:
     (line,) = [line for line in overview.splitlines() if line.startswith(f"  {name} ")]
     assert len(line.split()) > 3
     assert not line.endswith("...")
+    usage, about = done.out.split("\n\n")[:2]
+    assert " ".join(about.split()).startswith(line.split(maxsplit=1)[1]), usage
     tests = ROOT / "tests" / "cli" / f"test_{COMMANDS[name]}_commands.py"
     assert f'"{name}", ' in tests.read_text(encoding="utf-8")
 
