@@ -44,6 +44,7 @@ from store_format.commit.store_copy import (
     end_copy,
     keep_times,
     make_target,
+    not_copied,
     refuse_target,
 )
 from store_format.commit.unsupported import StoreRefusals
@@ -107,7 +108,7 @@ _LOST_WITH = {
     "timermetrics": "the counts of timed messages are lost",
     "transactionMetrics": "the counts of half messages are lost",
 }
-_UNCHANGED = frozenset({"end", "keep", "left", "lost", "unknown"})  # actions that change no file
+_UNCHANGED = frozenset({"end", "keep", "left", "lost", "omit", "unknown"})  # actions that change no file
 _LOG = logging.getLogger(__name__)
 _Row = tuple[object, ...]
 
@@ -403,7 +404,7 @@ def _carry_out_into(recovery: Recovery) -> Recovery:
     _finish(recovery, files)
     open_store(target.path, _commit_options(mine), files)
     write_needed_settings(target, recovery.log, files)
-    keep_times(original, target.path, files)
+    keep_times(source, original, target.path, files)
     end_copy(target.path, files)
     return recovery
 
@@ -533,6 +534,9 @@ def _log_rows(recovery: Recovery) -> Iterator[_Row]:
         left_out = f"; {NOT_COPIED}" if part.name == "commitlog" else ""
         reason = f"{part.files} files, {part.size} bytes (holes included) are copied{left_out}"
         yield part.name, None, None, "copy", None, part.files, None, reason
+    for name in not_copied(recovery.source) if recovery.copied else ():
+        reason = "no file of a store that a recovery knows; tiered storage is served from where it is"
+        yield name, None, None, "omit", None, None, None, reason
     if recovery.filled:
         size = sum(hole.stop - hole.start for hole in recovery.filled)
         reason = f"{size} bytes that are no message become fillers: the messages behind them stay"

@@ -33,6 +33,7 @@ _OWN_FILES = (
 )
 _PREFIX = "timerwheel"  # and its snapshots
 _POP = "pop"  # what the consumers of groups have in flight, in logs beside empty files for locks
+_LEFT_OUT = ("consumequeue", "batchconsumequeue", "index", "consumequeue_ext", "lock", "abort.bak")
 NOT_COPIED = "consumequeue, batchconsumequeue and index are built; consumequeue_ext and lock are left out"
 
 
@@ -123,12 +124,25 @@ def copy_store(root: str, log: CommitLog, target: str, files: FileWrites) -> Non
     files.sync_directory(target)
 
 
-def keep_times(log: CommitLog, target: str, files: FileWrites) -> None:
-    """Gives the copied commitlog files the times of the originals, by which retention deletes them.
+def not_copied(opened: Opened) -> list[str]:
+    """What lies in the store and is of no use to a recovery, or is unknown, such as tiered storage."""
+    known = {"commitlog", OWN_DIRECTORY, *_FILES, *_DIRECTORIES, *_LEFT_OUT}
+    names = opened.files.names(opened.path)
+    return sorted(name for name in names - known if not name.startswith(_PREFIX))
+
+
+def keep_times(opened: Opened, log: CommitLog, target: str, files: FileWrites) -> None:
+    """Gives the copied commitlog files the times of the originals, by which retention deletes them, and the
+    `.bak` of the configuration, whose times show how old they are.
 
     The caller does so after the last write: a copy that looked new would keep expired files for another
     fileReservedTime, and then lose all of them at once.
     """
+    for name, path, names in _others(opened):
+        if name == "config" and path.endswith(".bak"):
+            copied, status = f"{target}/{'/'.join(names)}", files_at(path).status(path)
+            if status is not None and files_at(copied).read(copied) == files_at(path).read(path):
+                files.set_modified(copied, status[1])
     for file in log.files:
         copied, status = (
             f"{target}/commitlog/{StoreFile.name_at(file.start)}",

@@ -16,6 +16,14 @@ from store_format.diagnose.queue_advice import UNKNOWN_ADVICE
 
 _REFUSES = re.compile("broker .*refuses? to start")  # in an advice
 _NOT_BEFORE = re.compile("Do not start a broker before|before a broker starts|, a broker does not: ")
+_HAS_MORE = (
+    "the files of this store do not keep it from a start, but the broker also serves messages from files "
+    "that are not checked, such as tiered storage"
+)
+_GROUP_LACKS = (
+    "the log is damaged, and a start cuts {:,} whole messages behind the damage. If a majority of its group "
+    "runs, the leader gives them back. If not, export them first, with rmqlog export --skip-damage"
+)
 _NO_DATABASE = "the database of the consume queues is missing. "
 
 
@@ -46,7 +54,7 @@ def broker_start(diagnosis: Diagnosis) -> BrokerStart:
     tests compare the answer with these classes.
     """
     summary = diagnosis.summary
-    if not diagnosis.is_checked or diagnosis.has_more:
+    if not diagnosis.is_checked:
         return BrokerStart(MayStart.UNKNOWN, verdict(diagnosis)[0])
     if summary.state == "live":
         return BrokerStart(MayStart.UNKNOWN, "a broker has the store open")
@@ -54,7 +62,8 @@ def broker_start(diagnosis: Diagnosis) -> BrokerStart:
         return BrokerStart(MayStart.NO, verdict(diagnosis)[0])
     if diagnosis.is_dledger:
         behind = f"{diagnosis.uncommitted}; " if diagnosis.uncommitted else ""
-        return BrokerStart(MayStart.UNKNOWN, f"a DLedger store: {behind}{GROUP_RECOVERS}")
+        told = _GROUP_LACKS.format(summary.cut_messages) if summary.cut_messages else GROUP_RECOVERS
+        return BrokerStart(MayStart.UNKNOWN, f"a DLedger store: {behind}{told}")
     refused = next((problem for problem in diagnosis if _REFUSES.search(problem.advice)), None)
     if refused is not None:
         cause = f"it refuses to start: expected {refused.expected}, found {refused.found}"
@@ -83,4 +92,6 @@ def broker_start(diagnosis: Diagnosis) -> BrokerStart:
     wrong = next((problem for problem in diagnosis if _NOT_BEFORE.search(problem.advice)), None)
     if wrong is not None:
         return BrokerStart(MayStart.NO, f"expected {wrong.expected}, found {wrong.found}", wrong.file)
+    if diagnosis.has_more:
+        return BrokerStart(MayStart.UNKNOWN, _HAS_MORE)
     return BrokerStart(MayStart.YES, "")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from store_format.consumequeue.compacted import compacted_part
 from store_format.consumequeue.files import is_queue_id
 from store_format.consumequeue.slices import QueueRange
-from store_format.diagnose.problems import Findings
+from store_format.diagnose.problems import KILLED_ROUND_ADVICE, Findings
 from store_format.errors import CorruptStoreError, FileReplacedError, StoreError
 from store_format.files.read import FileCache, files_at
 from store_format.message.columns import DecodeOptions
@@ -25,11 +25,6 @@ _COMPACTED_ADVICE = (
     "topic with compacted=false: messages of the commitlog are not harmed"
 )
 _REPLACED = ".delete"  # DefaultMappedFile.renameToDelete
-_REPLACED_ADVICE = (
-    "A broker was killed while a round replaced this file, and a 5.5.0 broker refuses to start: it takes "
-    "each name for a number (CompactionStore.load). Copy the store, move the files that end in .delete out "
-    "of compaction/, and run rmqlog verify again: it says whether the queue is whole without them"
-)
 
 
 def check_compacted(findings: Findings, opened: Opened, topics: Iterable[str], *, is_live: bool) -> None:
@@ -53,8 +48,8 @@ def check_compacted(findings: Findings, opened: Opened, topics: Iterable[str], *
 def _check_replaced(findings: Findings, opened: Opened, directory: str) -> None:
     left = sorted(name for name in opened.files.names(directory, missing_ok=True) if name.endswith(_REPLACED))
     if left:
-        found = f"{len(left)} with names that end in {_REPLACED}"
-        findings.add("warning", f"{directory}/{left[0]}", 0, "only files in use", found, _REPLACED_ADVICE)
+        found = f"{len(left)} that end in {_REPLACED}, to be moved out of compaction/"
+        findings.add("warning", f"{directory}/{left[0]}", 0, "only files in use", found, KILLED_ROUND_ADVICE)
 
 
 def _first_damage(opened: Opened, key: QueueKey) -> CorruptStoreError | None:

@@ -112,6 +112,11 @@ _BY_HAND = (
     "Readers and writers ask",
     "Restore the file: a broker refuses",
 )
+KILLED_ROUND_ADVICE = (
+    "A broker was killed while a round replaced this file, and a 5.5.0 broker refuses to start: it takes "
+    "each name for a number (CompactionStore.load). Copy the store, move the files that end in .delete out "
+    "of compaction/, and run rmqlog verify again: it says whether the queue is whole without them"
+)
 _NOT_ALL = "; a broker may serve others, from files that are not read"
 _MOUNT = "mount its disk, or name its directory (--commitlog DIR)"
 _NOT_CHECKED = (
@@ -332,6 +337,8 @@ def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
             NextStep.AGAIN,
         )
     sentence, step = _sentence(diagnosis)
+    if any(each.advice == KILLED_ROUND_ADVICE for each in diagnosis):
+        return sentence, NextStep.AGAIN
     if any(each.advice == REBUILT_ADVICE for each in diagnosis) and step is not NextStep.AGAIN:
         return sentence, NextStep.MOVE
     can_recover = not (diagnosis.is_dledger or diagnosis.has_databases)

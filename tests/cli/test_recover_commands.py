@@ -163,3 +163,16 @@ def test_the_next_command_has_no_option_of_the_output(rmqlog: Runner, copy_of: G
     wide = rmqlog("recover", store, "--index", "--columns", "part,what", "--wide", "-o", "table").err
     assert wide.splitlines()[-1] == f"rmqlog: next: rmqlog recover {store} --index --apply"
     assert rmqlog("recover", store, "-ojson").err.endswith(f"next: rmqlog recover {store} --apply\n")
+
+
+def test_a_copy_says_what_it_leaves_out_and_keeps_the_age_of_a_bak(
+    rmqlog: Runner, copy_of: Golden, tmp_path: Path
+) -> None:
+    root, new = copy_of("tiered-5.5.0"), tmp_path / "new"
+    said = rmqlog("recover", root, "--into", new, "--apply")
+    assert (said.code, said.out.count("; not copied: tiered, tiered_index_file\n")) == (0, 1)
+    kept = {
+        path.name: path.stat().st_mtime_ns for path in (root / "config").iterdir() if path.suffix == ".bak"
+    }
+    assert "consumerOffset.json.bak" in kept
+    assert {name: (new / "config" / name).stat().st_mtime_ns for name in kept} == kept

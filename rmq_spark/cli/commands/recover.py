@@ -15,14 +15,14 @@ from rmq_spark.cli.options import broker_confs_option, conf_of, store_argument
 from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
 from rmq_spark.cli.remarks import given_command, given_store, remark
 from rmq_spark.cli.view_rows import show_batches
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_format.metadata.broker_confs import BrokerConfs
 
-_NO_CHANGE = {"end", "keep", "left", "lost", "unknown"}
+_NO_CHANGE = {"end", "keep", "left", "lost", "omit", "unknown"}
 _QUEUES = {"consumequeue", "batchconsumequeue"}
 _WHAT = "what"
 _SHOWN = ("part", "topic", "queueId", "position", _WHAT)
@@ -50,6 +50,7 @@ _WORDS: dict[str | tuple[str, str], tuple[str, str]] = {
     "extend": ("fills the short file with zeros", ""),
     "refused": ("refused", ""),
     "copy": ("copies {}", "file"),
+    "omit": ("is not copied", ""),
     "salvage": ("fills {}", "damaged place"),
     "restore": ("restores the numbers of {}", "message"),
     "drop": ("leaves out {} behind damage", "old message"),
@@ -239,6 +240,8 @@ def _verdict(rows: Sequence[Mapping[str, Any]], unserved: Sequence[str], *, is_d
     kept = [_counted(count, "consume queue")] if (count := sum(part in _QUEUES for part in left)) else []
     kept += ["index"] if "index" in left else []
     stays = f"; {', '.join(kept)} left as found" if kept else ""
+    if omitted := [row["part"] for row in rows if row["action"] == "omit"]:
+        stays += f"; not copied: {first_names(omitted)}"
     if not parts and any(row["action"] == "remove" for row in rows):
         return f"{whole}; {'removed' if is_done else 'to remove'}: the file abort{stays}"
     if not parts:

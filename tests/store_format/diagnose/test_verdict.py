@@ -21,6 +21,7 @@ from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
 from tests.support import goldens
 from tests.support.damages import Damaged
+from tests.support.file_edits import overwrite
 from tests.support.fixtures import Golden
 from tests.support.reads import flip
 from tests.support.referee.made import made, made_and_harmed
@@ -275,3 +276,30 @@ def test_messages_that_a_group_may_replace_are_counted_by_topic(golden: Golden) 
     assert found.uncommitted in cause
     assert "without a majority there is no leader" in cause
     assert diagnose(str(golden("dledger-5.5.0"))).uncommitted == ""
+
+
+def test_damage_of_a_store_with_tiered_storage_keeps_a_broker_from_a_start(copy: Golden) -> None:
+    root = copy("tiered-5.5.0")
+    sound = broker_start(diagnose(str(root)))
+    assert (sound.may, "such as tiered storage" in sound.cause) == ("unknown", True)
+    overwrite(root / "commitlog" / "00000000000000131072", 20_000, bytes(300))
+    damaged = broker_start(diagnose(str(root)))
+    assert (damaged.may, damaged.cause.split(" whole")[0]) == ("no", "it cuts 87")
+
+
+def test_a_damaged_dledger_log_is_not_called_good_to_start(copy: Golden) -> None:
+    root = copy("dledger-crash-5.5.0")
+    assert "start the broker" in broker_start(diagnose(str(root))).cause
+    overwrite(root / "dledger-n0" / "data" / f"{0:020d}", 30_000, bytes(300))
+    found = broker_start(diagnose(str(root)))
+    assert found.may == "unknown"
+    assert "a start cuts 253 whole messages behind the damage" in found.cause
+    assert "start the broker" not in found.cause
+
+
+def test_files_of_a_killed_round_are_moved_before_anything_else(copy: Golden) -> None:
+    root = copy("compaction-5.5.0")
+    (root / "compaction" / "compactionLog" / "Stock" / "0" / f"{0:020d}.delete").touch()
+    found = diagnose(str(root))
+    assert verdict(found)[1] is NextStep.AGAIN
+    assert "to be moved out of compaction/" in broker_start(found).cause

@@ -462,6 +462,14 @@ def lost_last_log_file_again(world: World) -> None:
     world.lose_log_file(world.log_files()[-1])
 
 
+def lost_tail_behind_given_up_places(world: World) -> None:
+    """A read leaves out the first message behind the places, to which their entries lead."""
+    world.append(numbered("V", 900, 60, queues=1))
+    _lose_last_log_file(world)
+    world.append(numbered("V", 990, 3, queues=1))
+    world.lose(world.queue_files("V", 0)[-1])
+
+
 def lost_first_log_file(place: Path) -> World:
     """`verify` says "none lost; nothing has to be done"."""
     world = golden_world("cleaned-5.5.0", place)
