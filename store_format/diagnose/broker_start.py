@@ -12,10 +12,14 @@ from enum import StrEnum
 from store_format.commitlog.dledger import GROUP_RECOVERS
 from store_format.diagnose.lost_messages import Evidence
 from store_format.diagnose.problems import MISSING_ADVICE, UNCHECKED_ADVICE, Diagnosis, verdict
-from store_format.diagnose.queue_advice import UNKNOWN_ADVICE
+from store_format.diagnose.queue_advice import UNKNOWN_ADVICE, WRITTEN_ADVICE
 
 _REFUSES = re.compile("broker .*refuses? to start")  # in an advice
 _NOT_BEFORE = re.compile("Do not start a broker before|before a broker starts|, a broker does not: ")
+_STOPS_AT_DAMAGE = (  # DefaultMessageStore.ReputMessageService.doReput
+    "where it writes lost consume queues again, it stops at damaged bytes, and goes on with the next "
+    "commitlog file: rmqlog recover writes all entries"
+)
 _HAS_MORE = (
     "the files of this store do not keep it from a start, but the broker also serves messages from files "
     "that are not checked, such as tiered storage"
@@ -92,6 +96,9 @@ def broker_start(diagnosis: Diagnosis) -> BrokerStart:
     wrong = next((problem for problem in diagnosis if _NOT_BEFORE.search(problem.advice)), None)
     if wrong is not None:
         return BrokerStart(MayStart.NO, f"expected {wrong.expected}, found {wrong.found}", wrong.file)
+    is_rebuilt = any(problem.advice == WRITTEN_ADVICE for problem in diagnosis)
+    if is_rebuilt and summary.damage_bytes > summary.torn_bytes:
+        return BrokerStart(MayStart.NO, _STOPS_AT_DAMAGE)
     if diagnosis.has_more:
         return BrokerStart(MayStart.UNKNOWN, _HAS_MORE)
     return BrokerStart(MayStart.YES, "")
