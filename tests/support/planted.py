@@ -24,6 +24,7 @@ class Planted(NamedTuple):
 
 
 _ADMINISTER = "tests/store_format/commit/test_administer.py"
+DATABASES = "tests/store_format/consumequeue/test_database.py"
 
 PLANTED = (
     # ---- the format ----------------------------------------------------------------------------------------
@@ -32,10 +33,7 @@ PLANTED = (
         "store_format/files/rocksdb_child.py",
         "if value is None or _NUMBER.unpack_from(value)[0] < least:",
         "if value is None:",
-        (
-            "tests/store_format/consumequeue/test_database.py"
-            "::test_cuts_are_where_a_read_of_all_entries_finds_them",
-        ),
+        (f"{DATABASES}::test_cuts_are_where_a_read_of_all_entries_finds_them",),
     ),
     Planted(
         "The entries of queues in RocksDB are in the tables of one column family.",
