@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("table", "json", "jsonl", "csv", "raw")
+_QUOTED = "\r\n\0"  # a CSV field with any of these characters is quoted (RFC 4180)
 
 _MEASURED_ROWS = 1000  # a table's columns are as wide as these rows need
 
@@ -334,10 +335,11 @@ def write_csv(
 ) -> None:
     """Writes a line of names, then the rows; with `harmless` without control characters, for a terminal."""
     line = io.StringIO()
-    writer = csv.writer(line, lineterminator="\n")
+    # Before Python 3.13, csv quotes only line breaks that are in the terminator, and never NUL.
+    writer = csv.writer(line, lineterminator=_QUOTED)
     for values in chain([names], ([csv_value(row[name], bodies=bodies) for name in names] for row in rows)):
         writer.writerow([shown(value) if harmless and isinstance(value, str) else value for value in values])
-        write(line.getvalue())
+        write(line.getvalue().removesuffix(_QUOTED) + "\n")
         line.seek(0)
         line.truncate()
 

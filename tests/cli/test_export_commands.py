@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from store_format.message.columns import arrow_schema
-from tests.support import goldens
+from tests.support import goldens, two_messages
 from tests.support.cli_runs import Runner
 from tests.support.fixtures import Golden
 
@@ -144,3 +144,23 @@ def test_an_export_without_a_message_leaves_no_file(
     out.write_text("before")
     assert rmqlog("export", golden("basic-5.5.0"), "-k", "nope", out, "--force").code == 1
     assert (out.read_text(), [*tmp_path.iterdir()]) == ("before", [out])
+
+
+@pytest.mark.parametrize("body", ["first line\rsecond line", "a\nb", "a\r\nb", "a\0b", 'say "x", please'])
+def test_a_line_break_in_a_body_ends_no_row_of_csv(
+    rmqlog: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.setattr(two_messages, "body", lambda number: body.encode())
+    store = two_messages.make_store(tmp_path / "store", [0], [0])
+    out, asked = tmp_path / "a.csv", ("--columns", "queueOffset,body,topic", "--body-form", "text")
+    assert rmqlog("export", store, out, *asked).code == 0
+    rows = [["queueOffset", "body", "topic"], ["0", body, "T"]]
+    with out.open(newline="", encoding="utf-8") as lines:
+        assert [*csv.reader(lines)] == rows
+    if "\0" not in body:  # pandas takes NUL as the end of a field
+        assert pandas.read_csv(out)["body"].tolist() == [body]
+    written = out.read_bytes().decode()
+    assert written.endswith(",T\n")
+    assert ('"' in written) == (not body.isprintable() or '"' in body)
+    assert rmqlog("find", store, "-t", "T", "-o", "csv", *asked).out == written
