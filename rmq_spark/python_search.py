@@ -62,9 +62,9 @@ def refuse_other_id(message_id: object) -> None:
 
 
 def tags_of(tags: object) -> frozenset[str] | None:
-    """The tags of the argument `tags`: a list of texts; None for no choice, as an empty list is.
+    """The tags of the argument `tags`: a list of texts; None for no choice.
 
-    Raises OptionError for another value: of a text, each letter would be a tag, and `a || b` is how RocketMQ
+    Raises OptionError for another value, and for an empty list: of a text, each letter would be a tag, and `a || b` is how RocketMQ
     writes two tags.
     """
     if tags is None:
@@ -75,12 +75,14 @@ def tags_of(tags: object) -> frozenset[str] | None:
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         example = _parts(tags) if isinstance(tags, str) else ["paid", "shipped"]
         raise OptionError(f"tags: expected a list of tags, found {tags!r}; write tags={example}")
+    if not given:
+        raise OptionError("tags: expected tags, found an empty list")
     for tag in given:
         if not isinstance(tag, str):
             raise OptionError(f"tags: expected a list of texts, found {tag!r} in it")
         if "||" in tag:
             raise OptionError(f"tags: expected one tag in each text, found {tag!r}; write tags={_parts(tag)}")
-    return frozenset(given) or None
+    return frozenset(given)
 
 
 def _parts(text: str) -> list[str]:

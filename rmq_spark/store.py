@@ -272,8 +272,8 @@ class _WithMessages:
         Without a topic, all topics except RocketMQ's own are read. In a cluster, the stores follow one
         another. `since` (inclusive) and `until` (exclusive) are store times: ISO 8601, `-2h` before now, ms
         since 1970, a date or a datetime, in UTC if no zone is given. `where` is a condition on message
-        properties in RocketMQ's SQL92. `tags` keeps messages with any of these tags; None and an empty list
-        are no filter. `key` keeps messages with this word in KEYS or this UNIQ_KEY; of a list, with any.
+        properties in RocketMQ's SQL92. `tags` keeps messages with any of these tags. `key` keeps messages
+        with this word in KEYS or this UNIQ_KEY; of a list, with any. An empty list is an error.
         `skip_damage` leaves damaged messages out, with a warning that has their number.
 
         A key, tags and properties that no message has are logged when the messages are read.
