@@ -129,6 +129,18 @@ def test_a_search_that_its_limit_ended_says_so(rmqlog: Runner, golden: Golden) -
     assert "limit reached" not in rmqlog(*asked, "-n", count + 1).err
 
 
+@pytest.mark.parametrize("words", [("id-9",), ("-k", "id-9", "-k", "id-10")])
+def test_a_search_for_keys_that_its_limit_cut_says_so(
+    rmqlog: Runner, golden: Golden, words: tuple[str, ...]
+) -> None:
+    asked = ("find", golden(RETRIED), *words, "-o", "jsonl")
+    count = rmqlog(*asked).out.count("\n")
+    done = rmqlog(*asked, "-n", count - 1)
+    assert done.out.count("\n") == count - 1 > 0
+    assert "rmqlog: limit reached, more messages may match\n" in done.err
+    assert "limit reached" not in rmqlog(*asked, "-n", count).err
+
+
 def test_a_body_search_counts_them_too(rmqlog: Runner, golden: Golden) -> None:
     for more in ((), ("-i",), ("-E",), ("-E", "-i")):
         mine = rmqlog("find", golden(RETRIED), "--body", "order", *more, "-o", "jsonl")

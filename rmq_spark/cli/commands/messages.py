@@ -306,7 +306,9 @@ def find_(
     count = write_rows(output, _limited(batches, filters), names)
     hint = ""
     _say_how_found(searches)
-    if not given and filters.limit and count == filters.limit:
+    # A search for keys finds all their messages; any other search ends at the limit.
+    found = sum(table.num_rows for table in tables)
+    if filters.limit and (found > count if given else count == filters.limit):
         remark("limit reached, more messages may match")
     elif not given:
         say_what_system_topics_have(stores, filters)
