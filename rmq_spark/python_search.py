@@ -19,7 +19,7 @@ from store_format.display.rows import iso_utc
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 from store_format.names import KEYS, TAGS, UNIQ_KEY, did_you_mean, is_system_topic
-from store_format.read.choice import MessageChoice
+from store_format.read.choice import MessageChoice, refuse_empty_key
 from store_format.search.look_up import Found, How, Searched, look_up
 from store_format.views.trace import NAMED_AS_KEY, TRACE_COLUMNS, LifeSearch
 
@@ -41,7 +41,7 @@ _ARGUMENTS = (
 def keys_of(key: object) -> tuple[str, ...]:
     """The keys of the argument `key`, each once: a text, or a list of texts; () for None.
 
-    Raises OptionError for another value, and for an empty list.
+    Raises OptionError for another value, for an empty list and for an empty key.
     """
     if key is None:
         return ()
@@ -52,6 +52,8 @@ def keys_of(key: object) -> tuple[str, ...]:
         raise OptionError(f"key: expected a text or a list of texts, found {key!r}")
     if not keys:
         raise OptionError("key: expected a key, found an empty list")
+    for each in keys:
+        refuse_empty_key(each)
     return tuple(dict.fromkeys(keys))
 
 
@@ -64,8 +66,8 @@ def refuse_other_id(message_id: object) -> None:
 def tags_of(tags: object) -> frozenset[str] | None:
     """The tags of the argument `tags`: a list of texts; None for no choice.
 
-    Raises OptionError for another value, and for an empty list: of a text, each letter would be a tag, and `a || b` is how RocketMQ
-    writes two tags.
+    Raises OptionError for an empty list, and for another value: of a text, each letter would be a tag, and
+    `a || b` is how RocketMQ writes two tags.
     """
     if tags is None:
         return None

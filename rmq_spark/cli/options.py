@@ -455,7 +455,18 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
 def keys_option(command: Command) -> Command:
     """The option `--key`, which may be repeated, as `keys`."""
     about = "Messages with this key or UNIQ_KEY; repeatable."
-    return click.option("-k", "--key", "keys", multiple=True, help=about)(command)
+    return click.option("-k", "--key", "keys", multiple=True, callback=checked_keys, help=about)(command)
+
+
+def checked_keys(
+    context: click.Context, parameter: click.Parameter, keys: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The keys of an option or argument. Raises OptionError for an empty key."""
+    from store_format.read.choice import refuse_empty_key
+
+    for key in keys:
+        refuse_empty_key(key)
+    return keys
 
 
 def filter_options(*names: str, limit: int | None = None) -> Callable[[Command], Command]:
@@ -541,6 +552,8 @@ def _body(texts: Sequence[str], ignore_case: bool, regex: bool) -> str | BodyFil
         if ignore_case or regex:
             raise click.UsageError(f"{'--regex' if regex else '--ignore-case'} needs --body TEXT")
         return None
+    if "" in texts:
+        raise click.UsageError("--body: the text is empty")
     if len(texts) == 1 and not (ignore_case or regex):
         return texts[0]
     from rmq_spark.cli.body_pattern import AllBodies, BodyPattern, BodyText

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 _WILD = re.compile(r"[*?\[]")
 
 
+def refuse_empty_key(key: str) -> None:
+    """Raises OptionError for a key without a character: no message has it."""
+    if not key:
+        raise OptionError("the key is empty; give a word of KEYS or a UNIQ_KEY")
+
+
 class BodyFilter(Protocol):
     """Selects messages by their bodies."""
 
@@ -78,6 +84,10 @@ class MessageChoice:
     def __post_init__(self) -> None:
         if self.key is not None and self.message_id is not None:
             raise OptionError("key and message_id are given together; use only one of them")
+        if self.key is not None:
+            refuse_empty_key(self.key)
+        if self.body == "":
+            raise OptionError("body: the text is empty")
         if self.message_id == "":
             raise OptionError(
                 "the message id is empty; give the id that a client shows, or an offset message id"

@@ -457,8 +457,7 @@ def _by_queues(store: Store, choice: MessageChoice, how: How) -> Found:
 def _key_of(choice: MessageChoice) -> str:
     """The key to look for: that of the choice, or its id, which may be a UNIQ_KEY."""
     key, topic = choice.message_id if choice.key is None else choice.key, choice.one_topic
-    if not key:
-        raise OptionError("the key is empty; give a word of KEYS or a UNIQ_KEY")
+    assert key is not None, "a search by key has a key or an id"
     for name, text in (("key", key), ("topic", topic or "")):
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise OptionError(f"{name} {text!r} is not valid Unicode, so no message has it")

@@ -129,6 +129,22 @@ def test_a_search_that_its_limit_ended_says_so(rmqlog: Runner, golden: Golden) -
     assert "limit reached" not in rmqlog(*asked, "-n", count + 1).err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("find", ""), ("find", "id-9", ""), ("find", "-k", ""), ("find", "-k", "", "-k", "id-9"),
+     ("export", "-", "--format", "csv", "-k", ""), ("export", "-", "--format", "csv", "-k", "id-9", "-k", ""),
+     ("head", "-k", ""), ("trace", "-k", "")],
+)  # fmt: skip
+def test_an_empty_key_is_an_error(rmqlog: Runner, golden: Golden, words: tuple[str, ...]) -> None:
+    said = rmqlog.fails(2, words[0], golden(RETRIED), *words[1:])
+    assert "the key is empty; give a word of KEYS or a UNIQ_KEY" in said
+
+
+@pytest.mark.parametrize("more", [(), ("-i",), ("-E",), ("--body", "order")])
+def test_an_empty_text_of_a_body_is_an_error(rmqlog: Runner, golden: Golden, more: tuple[str, ...]) -> None:
+    assert "--body: the text is empty" in rmqlog.fails(2, "find", golden(RETRIED), "--body", "", *more)
+
+
 @pytest.mark.parametrize("words", [("id-9",), ("-k", "id-9", "-k", "id-10")])
 def test_a_search_for_keys_that_its_limit_cut_says_so(
     rmqlog: Runner, golden: Golden, words: tuple[str, ...]

@@ -21,6 +21,7 @@ from rmq_spark.cli.options import (
     HEAD_FILTERS,
     KEYLESS_FILTERS,
     Command,
+    checked_keys,
     filter_options,
     from_one_look,
     keys_option,
@@ -243,7 +244,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
 @click.command("find")
 @from_one_look
 @store_argument()
-@click.argument("words", metavar="[WORD]...", nargs=-1)
+@click.argument("words", metavar="[WORD]...", nargs=-1, callback=checked_keys)
 @click.option("--id", "message_id", metavar="ID", help="The message with this UNIQ_KEY or offset message id.")
 @click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
 @skip_damage_option
