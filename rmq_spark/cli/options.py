@@ -496,8 +496,12 @@ def filter_options(*names: str, limit: int | None = None) -> Callable[[Command],
 
 
 def _time_ms(option: str, text: str) -> int:
-    from rmq_spark.cli.typed_times import typed_time_ms  # `rmqlog --help` needs none of it
+    from rmq_spark.cli.typed_times import (  # `rmqlog --help` needs none of it
+        refuse_unquoted_time,
+        typed_time_ms,
+    )
 
+    refuse_unquoted_time(option, text)
     return typed_time_ms(option, text)
 
 

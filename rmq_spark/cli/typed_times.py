@@ -19,6 +19,8 @@ from store_format.errors import OptionError
 
 _IN_UTC = "2024-05-01T12:00:00Z"  # the example in the error of `timestamp_ms`
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_CLOCK = re.compile(r"\d\d:\d\d(:\d\d)?", re.ASCII)
 _WITHOUT_ZONE = re.compile(r"\d{4}-\d\d-\d\d([ T][\d:.]*)?", re.ASCII | re.IGNORECASE)
 
 
@@ -35,6 +37,14 @@ def typed_time_ms(option: str, text: str) -> int:
         raise OptionError(str(error).replace(_IN_UTC, "2024-05-01T12:00")) from error
     remark(f"{option} is {instant_text(found, zone)}")
     return found
+
+
+def refuse_unquoted_time(option: str, text: str) -> None:
+    """Raises UsageError if the shell split `2024-05-01 12:00`, so that the time of day became a WORD."""
+    words = click.get_current_context().params.get("words") or ()
+    clock = next(filter(_CLOCK.fullmatch, words), None)
+    if clock is not None and _DAY.fullmatch(text):
+        raise click.UsageError(f"{clock} is taken as a key; quote the time: {option} '{text} {clock}'")
 
 
 def refuse_without_zone(option: str, text: str) -> None:

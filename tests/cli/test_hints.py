@@ -140,6 +140,16 @@ def test_an_empty_key_is_an_error(rmqlog: Runner, golden: Golden, words: tuple[s
     assert "the key is empty; give a word of KEYS or a UNIQ_KEY" in said
 
 
+@pytest.mark.parametrize("option", ["--since", "--until"])
+@pytest.mark.parametrize("clock", ["06:53", "06:53:07"])
+def test_an_unquoted_time_of_day_is_no_key(rmqlog: Runner, golden: Golden, option: str, clock: str) -> None:
+    asked = ("find", golden(RETRIED), "-t", "Jobs", "id-9", option)
+    said = rmqlog.fails(2, *asked, "2026-11-21", clock)
+    assert f"{clock} is taken as a key; quote the time: {option} '2026-11-21 {clock}'" in said
+    assert "is taken as a key" not in rmqlog(*asked, f"2026-11-21 {clock}").err
+    assert "is taken as a key" not in rmqlog(*asked, "2026-11-21T00:00", clock).err
+
+
 @pytest.mark.parametrize("more", [(), ("-i",), ("-E",), ("--body", "order")])
 def test_an_empty_text_of_a_body_is_an_error(rmqlog: Runner, golden: Golden, more: tuple[str, ...]) -> None:
     assert "--body: the text is empty" in rmqlog.fails(2, "find", golden(RETRIED), "--body", "", *more)
