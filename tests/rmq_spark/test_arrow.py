@@ -108,6 +108,16 @@ def test_a_query_of_duckdb(store: LogStore) -> None:
     assert (row["body"], row["keys"], dict(row["properties"])["a"]) == (b"abc", ["k", "l"], "b")
 
 
+def test_a_search_of_duckdb_finds_bodies_that_are_not_utf8(store: LogStore) -> None:
+    page = (Path(__file__).parents[2] / "docs/python.md").read_text(encoding="utf-8")
+    advice = "decode(body, 'replace')"
+    assert f"`{advice}` is its text in DuckDB 2.0" in page
+    store.append(pa.table({"topic": ["Orders"] * 2, "body": [b"\xff paid", "订单 paid".encode()]}))
+    messages = store.messages("Orders")  # noqa: F841  DuckDB reads the local variable
+    found = duckdb.sql(f"SELECT {advice} text FROM messages WHERE contains(text, 'paid') ORDER BY 1")
+    assert found.fetchall() == [("? paid",), ("订单 paid",)]
+
+
 def test_messages_of_another_store(store: LogStore, tmp_path: Path) -> None:
     other = make_store(tmp_path / "other")
     append(other, numbered("T", 0, 30_000, queues=4))
