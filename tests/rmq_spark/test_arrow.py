@@ -115,6 +115,7 @@ def test_a_search_of_duckdb_finds_bodies_that_are_not_utf8(store: LogStore) -> N
     store.append(pa.table({"topic": ["Orders"] * 2, "body": [b"\xff paid", "订单 paid".encode()]}))
     messages = store.messages("Orders")  # noqa: F841  DuckDB reads the local variable
     found = duckdb.sql(f"SELECT {advice} text FROM messages WHERE contains(text, 'paid') ORDER BY 1")
+    assert found is not None
     assert found.fetchall() == [("? paid",), ("订单 paid",)]
 
 
