@@ -427,8 +427,9 @@ def names_(stores: list[MessageStore], filters: MessageChoice, output: Output) -
     )
     section.change(
         section.path("cli/main.py"),
-        '"ls": "overview", "du": "overview"}',
-        '"ls": "overview", "du": "overview", "names": "overview"}',
+        '        "du": ("overview", "Disk usage: bytes by topic or day."),\n',
+        '        "du": ("overview", "Disk usage: bytes by topic or day."),\n'
+        '        "names": ("overview", "The names of all topics."),\n',
     )
     section.note_change()
     tests = section.path("test_overview_commands.py")
