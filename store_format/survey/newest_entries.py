@@ -582,7 +582,8 @@ def _without_cut(
     # A message before that of the last entry has an entry (ConsumeQueue.putMessagePositionInfo), and so has
     # that of the last entry, unless the entry is of a lost message and leads to the next one.
     last = -1 if queue.bounds is None else queue.bounds.last_physical_offset
-    if last >= 0 and not queue.is_batch and queue.place(stop - 1)[0] < 0:
+    is_asked = not queue.is_batch and (found.units["physical_offset"][offsets >= stop] == last).any()
+    if is_asked and queue.place(stop - 1)[0] < 0:
         last -= 1
     kept = (offsets >= stop) & (found.units["physical_offset"] > last)
     return queue, MadeEntries(offsets[kept], found.units[kept])
