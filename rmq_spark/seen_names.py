@@ -158,21 +158,26 @@ def hint_of_key(stores: Sequence[Store], key: str, spelling: Spelling) -> str:
 
 
 def _elsewhere_hint(stores: Sequence[Store], filters: MessageChoice, words: Sequence[str]) -> str:
-    """The topics beside the chosen ones whose newest messages have one of the keys."""
-    counts = Counter[str]()
+    """The topics beside the chosen ones whose newest messages have one of the keys, and how many messages
+    if all were looked at.
+    """
+    counts, is_all, messages_max = Counter[str](), True, LOOKED_AT_MAX // max(len(stores) * len(words), 1)
     with suppress(StoreError, OSError):
         for store in stores if words and filters.has_topics and not filters.queue_ids else ():
             others = [
                 queue
                 for queue in store.queues()
-                if not (filters.chooses_topic(queue.topic) or is_light_queue(queue.topic) or queue.scanned)
+                if not (filters.chooses_topic(queue.topic) or is_light_queue(queue.topic))
             ]
-            ranges = _newest_ranges([] if is_remote(store.path) else others[:QUEUES_MAX], LOOKED_AT_MAX)
+            seen = [] if is_remote(store.path) else [q for q in others if q.scanned is None][:QUEUES_MAX]
+            ranges = _newest_ranges(seen, messages_max)
+            is_all &= len(seen) == len(others)
+            is_all &= all(start == queue.min_offset for queue, start, _ in ranges)
             for word in dict.fromkeys(words):
                 found = read_chosen(ranges, ("topic",), Tolerance("DROPMALFORMED"), MessageChoice(key=word))
                 for batch in found:
                     counts.update(batch["topic"].to_pylist())
-    named = [f"{topic} ({count:,})" for topic, count in sorted(counts.items())]
+    named = [f"{topic} ({count:,})" if is_all else topic for topic, count in sorted(counts.items())]
     which = "it" if len(words) == 1 else "them"
     return f"; other topics have {which}: {first_names(named, _TOPICS_NAMED)}" if named else ""
 
